@@ -21,6 +21,7 @@ from langgraph.types import Command, interrupt
 import cli_reference
 import fork_server
 import threadkeep
+from threadkeep.cli import app as cli
 from threadkeep.cli.app import run
 
 COMMANDS = cli_reference.commands()
@@ -49,6 +50,38 @@ def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 # --- documented
+
+
+def test_the_table_of_commands_has_all_of_them_in_the_order_of_help() -> None:
+    """Only the module that the table names for a command is imported to run it."""
+    listed = [(name, f"threadkeep.cli.{module}") for name, module in cli._MODULES.items()]
+    assert sorted(listed) == sorted((name, command.callback.__module__) for name, command in COMMANDS.items())
+    assert list(cli._MODULES) == list(COMMANDS)
+
+
+def test_a_command_imports_no_module_of_other_commands(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    with threadkeep.open(url) as keep:
+        keep.setup()
+    code = "import sys; from threadkeep.cli.app import run; run(sys.argv[1:]); print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code, "threads", "--url", url], capture_output=True, text=True)
+    imported = set(ended.stdout.split())
+    assert "threadkeep.cli.show" in imported
+    assert not {"threadkeep.cli.transfer", "threadkeep.cli.health", "threadkeep.transfer"} & imported
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--timeout", "5", "--version"]], ids=["alone", "with another option"])
+def test_the_version_is_printed(args: list[str]) -> None:
+    assert forked(*args).stdout == f"threadkeep {threadkeep.__version__}\n"
+
+
+def test_the_version_needs_neither_typer_nor_langchain() -> None:
+    code = (
+        "import sys, atexit; from threadkeep.cli import main;"
+        "atexit.register(lambda: print('typer' in sys.modules, 'langchain_core' in sys.modules)); main(['--version'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"threadkeep {threadkeep.__version__}\nFalse False\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

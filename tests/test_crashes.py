@@ -20,9 +20,9 @@ from row_invariants import find_problems
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
+from threadkeep.engine.requests import Batch
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
-from threadkeep.engine.requests import Batch
 from threadkeep.plan import Outcome, Request
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct

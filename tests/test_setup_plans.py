@@ -12,7 +12,7 @@ from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
-from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaVersions
 from threadkeep.plan import Plan, Request, drive
 
 POSTGRES, SQLITE = PostgresDialect().sql, SqliteDialect().sql
@@ -41,25 +41,31 @@ class Database:
 
 @pytest.mark.parametrize("found", range(SCHEMA_VERSION))
 def test_a_sqlite_file_is_migrated_step_by_step(found: int) -> None:
-    file = Database(SQLITE, {"has-schema": [(1,)] if found else [], "versions": [(found,)]})
+    file = Database(SQLITE, {"versions": [(found,)] if found else []})
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
     steps = [f"schema-{step}" for step in range(found + 1, SCHEMA_VERSION + 1)]
-    executed = ["has-schema", "versions"] if found else ["has-schema", "schema-table"]
+    executed = ["versions"] if found else ["versions", "schema-table"]
     assert file.executed == [*executed, *steps, "set-version"]
     assert file.values == [SCHEMA_VERSION]
 
 
 def test_a_sqlite_file_that_others_have_migrated_is_left_alone() -> None:
-    file = Database(SQLITE, {"has-schema": [(1,)], "versions": [(SCHEMA_VERSION,)]})
+    file = Database(SQLITE, {"versions": [(SCHEMA_VERSION,)]})
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
-    assert file.executed == ["has-schema", "versions"]
+    assert file.executed == ["versions"]
 
 
 @pytest.mark.parametrize("tables", [[], [(1,)]], ids=["empty", "with tables"])
 def test_only_an_empty_sqlite_file_gets_settings_of_a_new_one(tables: list[tuple[int]]) -> None:
     file = Database(SQLITE, {"has-tables": tables})
-    file.run(sqlite_setup.settings(SQLITE))
+    file.run(sqlite_setup.settings(SQLITE, NO_SCHEMA))
     assert file.executed == ["has-tables", *([] if tables else ["new-file-settings"]), "journal-mode"]
+
+
+def test_a_sqlite_file_with_our_tables_only_gets_the_journal_mode() -> None:
+    file = Database(SQLITE, {})
+    file.run(sqlite_setup.settings(SQLITE, SchemaVersions(1, 1, 1)))
+    assert file.executed == ["journal-mode"]
 
 
 @pytest.mark.parametrize(("schema", "there"), [(None, []), ("ours", []), ("ours", [(1,)])], ids=str)
@@ -77,15 +83,28 @@ def test_postgresql_records_every_migration_before_it_is_made(found: int) -> Non
     assert server.executed[:3] == ["schema-0", "versions", "set-version"]
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_pgvector_is_installed_only_if_it_is_wanted_and_missing(wanted: bool) -> None:
-    there = Database(POSTGRES, {"vector-schema": [("public",)]})
-    assert there.run(postgres_setup.find_pgvector(POSTGRES, wanted=wanted)) == "public"
-    assert there.executed == ["vector-schema"]
-    missing = Database(POSTGRES, {"vector-schema": [[], [("public",)]]})
-    found = missing.run(postgres_setup.find_pgvector(POSTGRES, wanted=wanted))
-    assert found == ("public" if wanted else None)
-    assert missing.executed == (["vector-schema", "create-extension", "vector-schema"] if wanted else ["vector-schema"])
+@pytest.mark.parametrize("pgvector", ["public", None])
+def test_the_state_of_a_postgresql_database_takes_one_statement(pgvector: str | None) -> None:
+    server = Database(POSTGRES, {"storage-state": [("on", pgvector, 7, "2026-01-01", 5, 6)]})
+    state = postgres_setup.StorageState(SchemaVersions(7, 5, 6), pgvector, "on")
+    assert server.run(postgres_setup.state(POSTGRES)) == state
+    assert server.executed == ["storage-state"]
+
+
+def test_a_row_of_an_old_postgresql_migration_is_read() -> None:
+    server = Database(POSTGRES, {"storage-state": [("on", None, 4, "2026-01-01")]})
+    assert server.run(postgres_setup.state(POSTGRES)).versions == SchemaVersions(4, 4, 4)
+
+
+def test_a_postgresql_database_without_our_tables_has_no_schema() -> None:
+    assert Database(POSTGRES, {}).run(postgres_setup.state(POSTGRES)).versions == NO_SCHEMA
+
+
+@pytest.mark.parametrize("found", [[], [("public",)]], ids=["refused", "installed"])
+def test_pgvector_is_installed_if_that_is_allowed(found: list[Any]) -> None:
+    server = Database(POSTGRES, {"vector-schema": [found]})
+    assert server.run(postgres_setup.install_pgvector(POSTGRES)) == ("public" if found else None)
+    assert server.executed == ["create-extension", "vector-schema"]
 
 
 @pytest.mark.parametrize(
@@ -93,5 +112,4 @@ def test_pgvector_is_installed_only_if_it_is_wanted_and_missing(wanted: bool) ->
     [("strict", "off", "on"), ("strict", "on", None), ("strict", "local", None), ("relaxed", "on", "off")],
 )
 def test_strict_commits_wait_and_relaxed_ones_do_not(durability: str, current: str, ours: str | None) -> None:
-    server = Database(POSTGRES, {"synchronous-commit": [(current,)]})
-    assert server.run(postgres_setup.synchronous_commit(POSTGRES, durability=durability)) == ours
+    assert postgres_setup.synchronous_commit(current, durability=durability) == ours

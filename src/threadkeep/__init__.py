@@ -7,39 +7,41 @@ to execute them, and `transports` do the I/O. `plan.py` lets one piece of logic 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
-from threadkeep.engine.health.repair import RepairResult
-from threadkeep.engine.health.thread_scan import Problem
-from threadkeep.engine.health.verify import VerifyResult
-from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
-from threadkeep.engine.history.blame import Blame
-from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
-from threadkeep.engine.history.diff import ChannelDiff, Diff
-from threadkeep.engine.history.show import CheckpointView, Tree
-from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
-from threadkeep.engine.history.value_diff import ValueChange
-from threadkeep.engine.requests import StorageSize
-from threadkeep.engine.threads.branches import Branch
-from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.matching import MatchedThread
-from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
-from threadkeep.jobs.catalogue import DeleteResult
-from threadkeep.jobs.compact import CompactResult
-from threadkeep.jobs.doctor import Finding
-from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
-from threadkeep.jobs.migrate import MigrateResult
-from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
-from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
-from threadkeep.transfer.convert import aconvert, convert
-from threadkeep.transfer.portable.export import ExportResult
-from threadkeep.transfer.result import TransferResult
+from threadkeep.collector import paused_collector
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
+    from threadkeep.engine.health.repair import RepairResult
+    from threadkeep.engine.health.thread_scan import Problem
+    from threadkeep.engine.health.verify import VerifyResult
+    from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
+    from threadkeep.engine.history.blame import Blame
+    from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
+    from threadkeep.engine.history.diff import ChannelDiff, Diff
+    from threadkeep.engine.history.show import CheckpointView, Tree
+    from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
+    from threadkeep.engine.history.value_diff import ValueChange
+    from threadkeep.engine.requests import StorageSize
+    from threadkeep.engine.threads.branches import Branch
+    from threadkeep.engine.threads.catalogue import ThreadInfo
+    from threadkeep.engine.threads.matching import MatchedThread
+    from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
+    from threadkeep.jobs.catalogue import DeleteResult
+    from threadkeep.jobs.compact import CompactResult
+    from threadkeep.jobs.doctor import Finding
+    from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
+    from threadkeep.jobs.migrate import MigrateResult
+    from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
+    from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
+    from threadkeep.transfer.convert import aconvert, convert
+    from threadkeep.transfer.portable.export import ExportResult
+    from threadkeep.transfer.result import TransferResult
 
 __all__ = [
     "Activity",
@@ -92,14 +94,48 @@ __all__ = [
 __version__ = VERSION
 
 
+_NAMES = {
+    "adapters.langgraph_saver": "KeepSaver",
+    "adapters.langgraph_store": "KeepStore",
+    "engine.health.repair": "RepairResult",
+    "engine.health.thread_scan": "Problem",
+    "engine.health.verify": "VerifyResult",
+    "engine.history.audit": "Activity ActivityRow TracedWrite",
+    "engine.history.blame": "Blame",
+    "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
+    "engine.history.diff": "ChannelDiff Diff",
+    "engine.history.show": "CheckpointView Tree",
+    "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
+    "engine.history.value_diff": "ValueChange",
+    "engine.requests": "StorageSize",
+    "engine.threads.branches": "Branch",
+    "engine.threads.catalogue": "ThreadInfo",
+    "engine.threads.matching": "MatchedThread",
+    "engine.threads.retention": "Policy PruneResult PrunedThread SweepResult",
+    "jobs.catalogue": "DeleteResult",
+    "jobs.compact": "CompactResult",
+    "jobs.doctor": "Finding",
+    "jobs.erase": "EraseReceipt ErasedNamespace",
+    "jobs.migrate": "MigrateResult",
+    "keep": "Keep open",
+    "transfer.backup": "BackupResult abackup arestore backup restore",
+    "transfer.convert": "aconvert convert",
+    "transfer.portable.export": "ExportResult",
+    "transfer.result": "TransferResult",
+}
+"""Where the public names are defined, by module. A module is imported when one of its names is first used: the whole
+package, with LangGraph, takes several times as long to import as what a program needs."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
 def __getattr__(name: str) -> Any:
-    """Import the adapters on use: they need LangChain, which takes half a second to import."""
-    if name == "KeepSaver":
-        from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with paused_collector():
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
 
-        return KeepSaver
-    if name == "KeepStore":
-        from threadkeep.adapters.langgraph_store import KeepStore  # noqa: PLC0415
 
-        return KeepStore
-    raise AttributeError(f"module 'threadkeep' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,41 +1,22 @@
 """`threadkeep.open(url)` and the `Keep` that it returns: checkpointers, the store, and every verb, sync and async.
 
-A verb's docstring and code are in the module of `jobs/` that is named here. Verbs that need more than the session are
-written below; `import` and `export` are in `transfer/`.
+A verb's docstring and code are in the module of `jobs/` that is named here, which is imported when the verb is used.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Awaitable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
-from threadkeep.clock import nonce, now_us
-from threadkeep.engine.health import repair as engine_repair
-from threadkeep.engine.health.rebuild import Replay
-from threadkeep.engine.health.repair import RepairResult
-from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
+from threadkeep.collector import paused_collector
+from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer
-from threadkeep.engine.threads.branches import BranchStamp
-from threadkeep.engine.threads.retention import SweepResult
-from threadkeep.jobs.policies import Retention, policies
 from threadkeep.session import Caches, Session
-from threadkeep.transfer.import_from import import_from
-from threadkeep.transfer.pipeline import Transfer
-from threadkeep.transfer.portable.export import Export, ExportResult
-from threadkeep.transfer.portable.files import PortableFile, open_for_reading, open_for_writing
-from threadkeep.transfer.portable.import_portable import PortableImport
-from threadkeep.transfer.portable.redact import Redaction
-from threadkeep.transfer.result import TransferResult
-from threadkeep.transfer.selection import select
 from threadkeep.urls import ServerOptions, Settings, transport_for
-from threadkeep.verb import blocking_verb, keep_verb, verb
-from threadkeep.work import OnProgress, Work, change, read, with_progress
+from threadkeep.verb import blocking_keep_verb, keep_verb, verb
 
 if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
@@ -44,6 +25,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.cubeloop import KeepCube
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
+    from threadkeep.jobs.policies import Retention
 
 __all__ = ["Keep", "OpenOptions", "open"]
 _SERDE_METHODS = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
@@ -119,7 +101,9 @@ def open(
         wants_vectors=_wants_vectors(index),
         on_loss=caches.clear,
     )
-    session = Session(transport_for(url, settings, server), tenant=as_id(tenant, "tenant"), caches=caches)
+    with paused_collector():  # it imports the driver
+        transport = transport_for(url, settings, server)
+    session = Session(transport, tenant=as_id(tenant, "tenant"), caches=caches)
     keep = Keep(session, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
     if index is not None or ttl is not None:
         _ = keep.store  # reports errors in `index` and `ttl` now instead of at first use
@@ -186,7 +170,7 @@ class Keep:
         retention: Retention = None,
     ) -> None:
         self._session = session
-        self._retention = policies(retention)
+        self._retention = jobs.policies.policies(retention) if retention is not None else ()
         self._serde = serde
         self._index = index
         self._ttl = ttl
@@ -201,7 +185,8 @@ class Keep:
     def checkpointer(self) -> KeepSaver:
         """The checkpointer for LangGraph."""
         if self._checkpointer is None:
-            from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415 - imports LangChain
+            with paused_collector():
+                from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415 - imports LangChain
 
             self._checkpointer = KeepSaver(self._session, serde=self._serde)
         return self._checkpointer
@@ -255,43 +240,36 @@ class Keep:
         await self.aclose()
 
     # List and change whole threads
-    threads, athreads = verb(jobs.catalogue.threads)
-    thread, athread = verb(jobs.catalogue.thread)
-    delete, adelete = verb(jobs.catalogue.delete)
-    copy, acopy = verb(jobs.catalogue.copy)
-    erase, aerase = verb(jobs.erase.erase)
-    delete_memories, adelete_memories = verb(jobs.erase.delete_memories)
+    threads, athreads = verb(lambda: jobs.catalogue.threads)
+    thread, athread = verb(lambda: jobs.catalogue.thread)
+    delete, adelete = verb(lambda: jobs.catalogue.delete)
+    copy, acopy = verb(lambda: jobs.catalogue.copy)
+    erase, aerase = verb(lambda: jobs.erase.erase)
+    delete_memories, adelete_memories = verb(lambda: jobs.erase.delete_memories)
 
     # Read the checkpoints of a thread
-    log, alog = verb(jobs.history.log)
-    show, ashow = verb(jobs.history.show)
-    tree, atree = verb(jobs.history.tree)
-    find, afind = verb(jobs.history.find)
-    diff, adiff = verb(jobs.history.diff)
-    blame, ablame = verb(jobs.history.blame)
+    log, alog = verb(lambda: jobs.history.log)
+    show, ashow = verb(lambda: jobs.history.show)
+    tree, atree = verb(lambda: jobs.history.tree)
+    find, afind = verb(lambda: jobs.history.find)
+    diff, adiff = verb(lambda: jobs.history.diff)
+    blame, ablame = verb(lambda: jobs.history.blame)
 
     # Audit: who wrote what, and what takes how much space
-    trace, atrace = verb(jobs.audit.trace)
-    activity, aactivity = verb(jobs.audit.activity)
-    sizes, asizes = verb(jobs.audit.sizes)
-    stats, astats = verb(jobs.audit.stats)
+    trace, atrace = verb(lambda: jobs.audit.trace)
+    activity, aactivity = verb(lambda: jobs.audit.activity)
+    sizes, asizes = verb(lambda: jobs.audit.sizes)
+    stats, astats = verb(lambda: jobs.audit.stats)
 
     # Go back, branch off, tag
-    rollback, arollback = verb(jobs.branches.rollback)
-    fork, afork = verb(jobs.branches.fork)
-    tag, atag = verb(jobs.branches.tag)
+    rollback, arollback = verb(lambda: jobs.branches.rollback)
+    fork, afork = verb(lambda: jobs.branches.fork)
+    tag, atag = verb(lambda: jobs.branches.tag)
 
     # Retention: remove what policies do not keep
-    prune, aprune = verb(jobs.prune.prune)
+    prune, aprune = verb(lambda: jobs.prune.prune)
 
-    def _sweep(self, *, dry_run: bool = False, on_progress: OnProgress | None = None) -> Work[SweepResult]:
-        """Remove expired memories of all tenants, then prune this tenant's threads by the Keep's `retention` policies.
-
-        `dry_run` changes nothing and does not count memories. One round trip for 1,000 memories, then as for `prune`.
-        """
-        return with_progress(jobs.sweep.sweep(self._session, self._retention, dry_run=dry_run), on_progress)
-
-    sweep, asweep = keep_verb(_sweep)
+    sweep, asweep = keep_verb(lambda: jobs.sweep.sweep)
 
     def start_sweeping(self, minutes: float = 5.0) -> Any:
         """Sweep in a background thread every `minutes`, until the Keep is closed or the returned future is cancelled.
@@ -307,142 +285,20 @@ class Keep:
         return self._session.stop_upkeep(timeout)
 
     # Check and maintain the storage
-    verify, averify = verb(jobs.verify.verify)
-    doctor, adoctor = verb(jobs.doctor.doctor)
-    compact, acompact = verb(jobs.compact.compact)
-    migrate, amigrate = verb(jobs.migrate.migrate)
+    verify, averify = verb(lambda: jobs.verify.verify)
+    doctor, adoctor = verb(lambda: jobs.doctor.doctor)
+    compact, acompact = verb(lambda: jobs.compact.compact)
+    migrate, amigrate = verb(lambda: jobs.migrate.migrate)
 
-    def _repair(
-        self,
-        thread_id: str,
-        checkpoint_id: str | None = None,
-        *,
-        ns: str = "",
-        graph: Any = None,
-        discard: bool = False,
-        dry_run: bool = False,
-        kind: str | None = None,
-    ) -> Work[RepairResult]:
-        """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
-
-        Without `checkpoint_id`, repair the newest checkpoint if it is damaged. Name an older one to repair that one:
-        the branch becomes the latest checkpoint. With a compiled LangGraph `graph`, its channels apply the writes;
-        otherwise lists are concatenated, dicts are merged, and for anything else the last value counts. No checkpoint
-        is overwritten or removed. The result lists what had to be assumed.
-
-        With `discard`, nothing is rebuilt: remove the damaged checkpoint instead, or all damaged checkpoints and writes
-        of the thread if none is named. Checkpoints whose delta channels need a removed one are removed too.
-
-        In both cases, rebuild the thread's own row if it is damaged or its counters are wrong. Raise Corrupt if nothing
-        is left to build from, Missing if the thread or checkpoint does not exist, ValueError if `graph` and `discard`
-        are given.
-        """
-        ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-        id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
-        key = yield from read(lambda: stored_thread_key(self._session.tenant, id, thread_kind))
-        if key.kind == CUBE and (namespace or graph is not None):
-            raise ValueError(f"thread {key.id!r} is a CubeLoop thread: it has neither namespaces nor a graph")
-        if discard and graph is not None:
-            raise ValueError("discard rebuilds nothing: it needs no graph")
-        replay = self._graph_replay(graph) if graph is not None else None
-        options = engine_repair.RepairOptions(ref, namespace, BranchStamp(now_us(), nonce()), dry_run, discard)
-        return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, options, replay)))
-
-    repair, arepair = keep_verb(_repair)
+    repair, arepair = keep_verb(lambda: jobs.repair.repair)
 
     # Move threads and memories between storages
 
-    def _import_from(
-        self,
-        source: Any,
-        *,
-        kind: str | None = None,
-        thread_id: str | Sequence[str] | None = None,
-        prefix: str = "",
-        verify: bool = True,
-        dry_run: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> Work[TransferResult]:
-        """Import what another saver, store or checkpointer wrote: from a file, a postgresql:// URL or an object.
+    import_from, aimport_from = keep_verb(lambda: jobs.transfer.import_from)
 
-        The kind of source is detected unless `kind` names it. `thread_id` or `prefix` selects threads; memories are
-        imported only without them. The source is not changed and nothing here is overwritten: repeat an interrupted
-        import to continue it. `verify` reads both sides again and compares them; `dry_run` only counts. Raise
-        ValueError for an unknown source, FileNotFoundError if the file does not exist, Unavailable if a server cannot
-        be reached, Missing if the source does not have the thread.
-        """
-        selection = select(thread_id, prefix, None, memories=None)
-        into = Transfer(self._session, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
-        return with_progress(import_from(into, source, kind, selection), on_progress)
+    export, aexport = blocking_keep_verb(lambda: jobs.transfer.export)
 
-    import_from, aimport_from = keep_verb(_import_from)
-
-    def _export(
-        self,
-        file: PortableFile,
-        *,
-        thread_id: str | Sequence[str] | None = None,
-        prefix: str = "",
-        kind: str | None = None,
-        memories: bool | None = None,
-        redact: bool = False,
-        salvage: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> ExportResult:
-        """Write threads and memories to a portable file: a path, or a binary file open for writing.
-
-        Export all threads, those with the given ids, or those whose id starts with `prefix`; of one kind or both.
-        Memories belong to no thread: by default they are exported only together with all threads. `redact` replaces
-        what people wrote. A damaged thread is left out and listed in `skipped`; with `salvage`, its intact part is
-        exported. A damaged memory is left out. `damage` names all of it.
-
-        A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
-        Each thread is a consistent snapshot; the file as a whole is not. In `aexport`, `on_progress` is called in
-        another thread.
-        """
-        selection = select(thread_id, prefix, kind, memories=memories)
-        made = datetime.now(UTC).isoformat(timespec="seconds")
-        header = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._session.tenant}
-        redaction = Redaction(secrets.token_bytes(32)) if redact else None
-        with open_for_writing(file) as out:
-            work = Export(self._session, selection, out, redaction, bool(salvage)).work(header)
-            return self._session.work(work, on_progress)
-
-    export, aexport = blocking_verb(_export)
-
-    def _import_portable(
-        self,
-        file: PortableFile,
-        *,
-        thread_id: str | Sequence[str] | None = None,
-        prefix: str = "",
-        kind: str | None = None,
-        memories: bool | None = None,
-        partial: bool = False,
-        verify: bool = True,
-        dry_run: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> TransferResult:
-        """Import threads and memories from a portable file: a path, or a binary file open for reading.
-
-        Nothing here is overwritten: a thread gets the checkpoints that it lacks; a CubeLoop thread that differs is left
-        alone and listed in `differences`. Repeat an interrupted import to continue it. `verify` reads each thread again
-        and compares it with the file; `dry_run` only counts. Raise ValueError if the file is truncated or damaged;
-        threads that were complete before that point stay imported. `partial` accepts a truncated file. Raise Missing if
-        the file does not have a named thread. In `aimport_portable`, `on_progress` is called in another thread.
-        """
-        selection = select(thread_id, prefix, kind, memories=memories)
-        into = Transfer(self._session, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
-        with open_for_reading(file) as lines:
-            return self._session.work(PortableImport(into, lines, selection, partial).work(), on_progress)
-
-    import_portable, aimport_portable = blocking_verb(_import_portable)
+    import_portable, aimport_portable = blocking_keep_verb(lambda: jobs.transfer.import_portable)
 
     def _indexing(self) -> Any:
         return self.store._index  # noqa: SLF001 - of the same package
-
-    def _graph_replay(self, graph: Any) -> Replay:
-        from threadkeep.adapters.graph_replay import GraphReplay  # noqa: PLC0415 - imports LangGraph
-
-        saver = getattr(graph, "checkpointer", None)
-        return GraphReplay(graph, getattr(saver, "serde", None) or self._serde)

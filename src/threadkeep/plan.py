@@ -31,6 +31,9 @@ class Access(NamedTuple):
     """In SQL it is a single statement, which is consistent without a transaction around it."""
     repeatable: bool = True
     """It may be sent again if the reply was lost: executing it twice has the effect of once."""
+    subject: str = "threads"
+    """What it is about: `threads`, `memories`, or the `storage` as a whole, its files and settings. Code for the other
+    two is imported when the first such request comes."""
 
 
 READ = Access()

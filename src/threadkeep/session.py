@@ -5,26 +5,39 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
-from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, Transport
+from threadkeep.drivers.retries import TryLater
+from threadkeep.drivers.runner import (
+    Deliver,
+    PendingChange,
+    Runner,
+    StagedOps,
+    ThreadOps,
+    ThreadQueue,
+    Transport,
+    new_future,
+)
+from threadkeep.engine import cube, memories
 from threadkeep.engine.commit import Staged
-from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.plans import VectorCache
-from threadkeep.engine.memories.requests import CreateVectorIndex
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, Conflict, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.plans import VectorCache
+    from threadkeep.engine.memories.requests import WriteMemories
+
+_DONE = Reply()
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -45,7 +58,7 @@ class Caches:
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Also cache vectors of `dims` dimensions, in half as many bytes as threads may take."""
         if self.vectors is None:
-            self.vectors = VectorCache(dims, measure, self.max_bytes // 2)
+            self.vectors = memories.plans.VectorCache(dims, measure, self.max_bytes // 2)
 
 
 class Session:
@@ -61,7 +74,17 @@ class Session:
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
-        self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
+        self._is_changing = False
+        """Whether an async caller is making a change of a thread at once."""
+        self._is_writing = False
+        """Whether an async caller is making a change of memories at once."""
+        self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
+        self.runner = Runner(transport, on_fork=partial(_after_fork, weakref.ref(self)), on_close=stop)
+
+    def start_anew(self) -> None:
+        """In a forked child: what the parent cached and has under way is the parent's."""
+        self.caches.clear()
+        self._is_changing = self._is_writing = False
 
     @property
     def cache_bytes(self) -> int:
@@ -87,27 +110,72 @@ class Session:
 
         If the thread is cached and nobody else is changing it, the op is committed here and now: this is the first try
         of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
-        call that nothing can interrupt. Everything unusual takes the general path.
+        step that nothing can interrupt. Everything unusual takes the general path.
         """
-        heads = self.caches.heads
-        head = heads.get(key)
-        if head is not None and self.runner.is_free(key):
-            try:
-                staging = stage_cached(head, op)
+        queue = ThreadQueue()
+        queue.key, queue.ops = key, None
+        if self._try_change(key, queue, op):
+            return None
+        return self.runner.change(key, self._thread_ops(key), op)
+
+    def _try_change(self, key: ThreadKey, queue: ThreadQueue, op: Any, *, deliver: Deliver | None = None) -> bool:
+        """Commit an op of a LangGraph thread here and now, and return whether that was possible.
+
+        With `deliver`, the thread has been claimed before; if it is not possible, the op waits first in the queue.
+        """
+        heads, runner = self.caches.heads, self.runner
+        try:
+            if deliver is not None or runner.claim(queue):
+                head = heads.get(key)
+                staging = stage_cached(head, op) if head is not None else None
                 batch = staging.batch() if staging is not None else None
                 if staging is not None and batch is not None and self.transport.try_commit(batch):
                     heads.store(staging.next_head(batch))
-                    return None
-            except Conflict:
-                heads.drop(key)
-            except BaseException:
-                heads.drop(key)  # the outcome may be unknown: read before the next write
-                raise
-        return self.runner.change(key, self._thread_ops(key), op)
+                    runner.release(queue)
+                    return True
+        except Conflict:
+            heads.drop(key)
+        except BaseException:
+            heads.drop(key)  # the outcome may be unknown: read before the next write
+            runner.release(queue)
+            raise
+        if deliver is not None:
+            queue.ops = self._thread_ops(key)
+            queue.appendleft(PendingChange(deliver, op))
+        runner.release(queue)
+        return False
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
-        """Async variant."""
-        return await self.runner.achange(key, self._thread_ops(key), make)
+        """Async variant. A worker makes the op. If nothing else is under way, it also commits it here and now.
+
+        The changes of many callers are committed together: while one is committed by itself, the others wait for it.
+        """
+        runner, queue = self.runner, ThreadQueue()
+        queue.key, queue.ops = key, None
+        if self._is_changing or key.kind == CUBE or not runner.claim(queue):
+            return await runner.achange(key, self._thread_ops(key), make)
+        try:
+            self._is_changing = True
+            future, deliver = new_future()
+            runner.submit(partial(self._make_and_change, key, queue, make, deliver))
+        except BaseException:
+            self._is_changing = False
+            runner.release(queue)
+            raise
+        return await future
+
+    def _make_and_change(self, key: ThreadKey, queue: ThreadQueue, make: Callable[[], Any], deliver: Deliver) -> None:
+        """Make an op and commit it, on a worker, for an async caller who claimed the thread."""
+        outcome: Outcome | None = _DONE
+        try:
+            if not self._try_change(key, queue, make(), deliver=deliver):
+                outcome = None  # the queue has it
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self.runner.release(queue)
+            outcome = Failure(error)
+        self._is_changing = False
+        if outcome is not None:
+            deliver(outcome)
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes a thread, while this Keep makes no other change to that thread."""
@@ -124,6 +192,49 @@ class Session:
     async def achange_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
         return await self.runner.aexclusive(object(), _NO_OPS, make)
+
+    def read(self, request: Request[T]) -> T:
+        """Execute one request that changes nothing, in the calling thread: a plan of one request, in fewer steps."""
+        self.runner.check_open()
+        try:
+            reply: T = self.transport.read(request)
+        except TryLater:
+            return self.runner.run(send(request))
+        return reply
+
+    async def aread(self, request: Request[S], decode: Callable[[S], T]) -> T:
+        """Execute one request that changes nothing, and decode its reply, on a worker."""
+        try:
+            return await self.runner.acall(lambda: decode(self.transport.read(request)))
+        except TryLater:
+            return decode(await self.runner.arun(lambda: send(request)))
+
+    def write_memories(self, request: WriteMemories) -> None:
+        """Store and delete memories: in the calling thread if the transport can do that in one step."""
+        if not (self.runner.is_idle() and self._write_at_once(request)):
+            self.change_outside_threads(lambda: send(request))
+
+    async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
+        """Async variant; a worker makes the request, since splitting text into words would delay the event loop.
+
+        One change at a time is made by itself; those that come meanwhile are committed together.
+        """
+        if not self._is_writing and self.runner.is_idle():
+            self._is_writing = True
+            try:
+                left = await self.runner.acall(partial(self._try_write, make))
+            finally:
+                self._is_writing = False
+            if left is None:
+                return
+            await self.achange_outside_threads(lambda: send(left))
+        else:
+            await self.achange_outside_threads(lambda: send(make()))
+
+    def _try_write(self, make: Callable[[], WriteMemories]) -> WriteMemories | None:
+        """Make a change at once; return it if that is not possible."""
+        request = make()
+        return None if self._write_at_once(request) else request
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -166,7 +277,7 @@ class Session:
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:
             vectors.wants_index = False
-            request = CreateVectorIndex(vectors.dims, vectors.metric)
+            request = memories.requests.CreateVectorIndex(vectors.dims, vectors.metric)
             in_background(lambda: result(self.transport.write([request])[0]))
 
     def sweep(self) -> Any:
@@ -211,7 +322,13 @@ class Session:
 
 
 def _sweep() -> Plan[int]:
-    return memory_plans.sweep(clock.now_us())
+    return memories.plans.sweep(clock.now_us())
+
+
+def _after_fork(session: weakref.ref[Session]) -> None:
+    alive = session()
+    if alive is not None:
+        alive.start_anew()
 
 
 def _while_alive(session: weakref.ref[Session], work: Callable[[Session], object]) -> None:
@@ -232,6 +349,11 @@ def _stop_all(*periodics: Periodic) -> None:
         periodic.stop()
 
 
+def _not_at_once(_: WriteMemories) -> bool:
+    """For transports that have no such change."""
+    return False
+
+
 class _GraphOps:
     """How the ops of a LangGraph thread are committed."""
 
@@ -243,8 +365,11 @@ class _GraphOps:
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
         head = self._heads.get(self._key)
         staging = checkpoints.stage_cached(head, *ops) if head is not None else None
-        batch = staging.batch() if staging is not None else None
-        if staging is None or batch is None:
+        return self._staged(staging, ops) if staging is not None else None
+
+    def _staged(self, staging: Staged, ops: Sequence[Any]) -> StagedOps | None:
+        batch = staging.batch()
+        if batch is None:
             return None
         outcomes: list[Outcome] = [Reply()] * len(ops)
         return StagedOps(batch, outcomes, partial(self._made, staging, batch), partial(self._heads.drop, self._key))
@@ -256,19 +381,18 @@ class _GraphOps:
         return checkpoints.write(self._heads, self._key, ops)
 
 
-class _CubeOps:
+class _CubeOps(_GraphOps):
     """How the ops of a cube thread are committed."""
 
-    __slots__ = ("_heads", "_key")
+    __slots__ = ()
 
-    def __init__(self, heads: Heads, key: ThreadKey) -> None:
-        self._heads, self._key = heads, key
-
-    def stage(self, ops: Sequence[Any]) -> StagedOps | None:  # noqa: ARG002
-        return None
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:
+        head = self._heads.get(self._key)
+        staging = cube.plans.stage_cached(head, *ops) if head is not None else None
+        return self._staged(staging, ops) if staging is not None else None
 
     def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
-        return cube_plans.write(self._heads, self._key, ops)
+        return cube.plans.write(self._heads, self._key, ops)
 
 
 class _NoOps:

@@ -1,7 +1,8 @@
-"""Make the sync and the async method of a Keep from one function: `tree, atree = verb(history.tree)`.
+"""Make the sync and the async method of a Keep from one function: `tree, atree = verb(lambda: jobs.history.tree)`.
 
 Both methods have the function's parameters, docstring and result type, for type checkers and for `help`. They differ
-only in how they run it.
+only in how they run it. They are made when one of them is first used: until then, the module of the function is not
+imported. So opening a Keep does not import the modules of all its verbs.
 """
 
 from __future__ import annotations
@@ -26,32 +27,64 @@ AsyncVerb: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 @overload
-def verb(body: Callable[Concatenate[Session, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
+def verb(
+    find: Callable[[], Callable[Concatenate[Session, P], Work[T]]],
+) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 @overload
-def verb(body: Callable[Concatenate[Session, P], Plan[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
-def verb(body: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def verb(
+    find: Callable[[], Callable[Concatenate[Session, P], Plan[T]]],
+) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
+def verb(find: Callable[[], Callable[..., Any]]) -> tuple[Any, Any]:
     """Make both methods from a function of the Session that returns a Work, or from a plan that only reads."""
-    return _make_both(body, attrgetter("_session"))
+    return _methods(lambda: _make_both(find(), attrgetter("_session")))
 
 
-def keep_verb(body: Callable[Concatenate[K, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
-    """Make both methods from a method of the Keep that returns a Work, if it needs more than the Session."""
-    return _make_both(body, lambda keep: keep)
+def keep_verb(find: Callable[[], Callable[Concatenate[K, P], Work[T]]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
+    """Make both methods from a function of the Keep that returns a Work, if it needs more than the Session."""
+    return _methods(lambda: _make_both(find(), lambda keep: keep))
+
+
+def blocking_keep_verb(find: Callable[[], Callable[Concatenate[K, P], T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
+    """Make both methods from a function of the Keep that blocks, for example on files.
+
+    For async callers it runs in a thread. If the async caller is cancelled, the thread still runs to its end.
+    """
+    return _methods(lambda: _make_both_blocking(find(), in_class=True))
 
 
 def blocking_verb(body: Callable[P, T]) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Make both from a function that blocks, for example on files. For async callers it runs in a thread.
+    """Make a sync and an async function, not methods, from one that blocks."""
+    return _make_both_blocking(body, in_class=False)
 
-    If the async caller is cancelled, the thread still runs to its end.
-    """
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+class _Method:
+    """A method that replaces itself by the real one when it is first used."""
+
+    def __init__(self, make: Callable[[], tuple[Callable[..., Any], ...]]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        for method in self._make():
+            setattr(self._owner, method.__name__, method)
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def _methods(make: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]) -> tuple[Any, Any]:
+    return _Method(make), _Method(make)
+
+
+def _make_both_blocking(
+    body: Callable[..., Any], *, in_class: bool
+) -> tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Any]]]:
+    def call(*args: Any, **kwargs: Any) -> Any:
         return body(*args, **kwargs)
 
-    async def acall(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def acall(*args: Any, **kwargs: Any) -> Any:
         return await run_in_thread(partial(body, *args, **kwargs))
 
-    in_class = next(iter(inspect.signature(body).parameters), "") == "self"
     return _like_body(call, body, "", in_class=in_class), _like_body(acall, body, "a", in_class=in_class)
 
 

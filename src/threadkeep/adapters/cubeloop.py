@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.adapters.cubeloop_types import Framework, framework
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from cubeloop.types import JsonObject, StructuredValue
 
 T = TypeVar("T")
+_OURS = (ops.Refused, Corrupt, Unavailable)
+_encode_json = json.JSONEncoder().encode
+"""As json.dumps, which would make one call more."""
 
 
 class KeepCube:
@@ -154,7 +157,10 @@ class KeepCube:
         def plan() -> Plan[None]:
             return plans.fork(self._session.heads, source, target, run, fork_extra, time=now_ms(), nonce=nonce())
 
-        await self._translate_errors(source, self._session.aexclusive(target, plan))
+        try:
+            await self._session.aexclusive(target, plan)
+        except _OURS as error:
+            raise self._theirs(source, error) from _cause(error)
 
     def _key(self, thread_id: str, name: str = "thread_id") -> ThreadKey:
         return self._session.key(CUBE, as_id(thread_id, name))
@@ -162,22 +168,23 @@ class KeepCube:
     async def _commit(self, thread_id: str, make: Callable[[], ops.AnyOp]) -> Any:
         """Commit an op. A worker thread makes it: dumping and packing large messages would block the event loop."""
         key = self._key(thread_id)
-        return await self._translate_errors(key, self._session.achange(key, make))
+        try:
+            return await self._session.achange(key, make)
+        except _OURS as error:
+            raise self._theirs(key, error) from _cause(error)
 
     async def _read(self, thread_id: str, plan: Callable[[ThreadKey], Plan[T]]) -> T:
         key = self._key(thread_id)
-        return await self._translate_errors(key, self._session.runner.arun(lambda: plan(key)))
-
-    async def _translate_errors(self, key: ThreadKey, work: Awaitable[T]) -> T:
-        """Return the result of some work; raise the framework's errors in place of ours."""
         try:
-            return await work
-        except ops.Refused as refused:
-            raise self._types.errors[refused.reason](str(refused)) from None
-        except Corrupt as error:
-            raise self._types.corrupt(key.id, error) from error
-        except Unavailable as error:
-            raise self._types.unavailable(str(error)) from error
+            return await self._session.runner.arun(lambda: plan(key))
+        except _OURS as error:
+            raise self._theirs(key, error) from _cause(error)
+
+    def _theirs(self, key: ThreadKey, error: Exception) -> Exception:
+        """Return the framework's error in place of ours."""
+        if isinstance(error, ops.Refused):
+            return self._types.errors[error.reason](str(error))
+        return self._types.corrupt(key.id, error) if isinstance(error, Corrupt) else self._types.unavailable(str(error))
 
     def _build_messages(self, dumped: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Build the framework's messages from plain data."""
@@ -191,11 +198,18 @@ class KeepCube:
 def _dump_message(message: Any, types: Framework) -> dict[str, Any]:
     """Dump a message to plain data. TypeError or ValueError if it is not one of the framework's."""
     dumped = _dump_model(message) if hasattr(message, "model_dump") else message
-    if not isinstance(dumped, Mapping):
-        raise TypeError(f"messages must be CubeLoop messages, not {type(message).__name__}")
+    if type(dumped) is not dict:
+        if not isinstance(dumped, Mapping):
+            raise TypeError(f"messages must be CubeLoop messages, not {type(message).__name__}")
+        dumped = dict(dumped)
     if dumped.get("role") not in types.messages:
         raise ValueError(f"a message's role must be one of {', '.join(types.messages)}, not {dumped.get('role')!r}")
-    return dict(dumped)
+    return dumped
+
+
+def _cause(error: Exception) -> Exception | None:
+    """Return the cause that a user should see: none if a call was refused."""
+    return None if isinstance(error, ops.Refused) else error
 
 
 def _optional_id(run_id: Any) -> str | None:
@@ -206,7 +220,7 @@ def _dump_model(model: Any) -> Any:
     """Dump a model to JSON values. Pydantic's JSON mode is the fallback: it makes some infinite numbers None."""
     dumped = model.model_dump()
     try:
-        json.dumps(dumped)
+        _encode_json(dumped)
     except (TypeError, ValueError):
         return model.model_dump(mode="json")
     return dumped

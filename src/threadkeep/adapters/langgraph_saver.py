@@ -29,11 +29,12 @@ from threadkeep import keep
 from threadkeep.adapters.from_conn_string import KeepContext
 from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
 from threadkeep.clock import nonce, now_ms
+from threadkeep.engine import threads
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import with_type_gate
-from threadkeep.engine.threads import checkpoints, copy, listing, prune
+from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
 from threadkeep.engine.threads.ops import Put, PutWrites
@@ -160,7 +161,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """
         target = target_of(config)
         op = self._put(target, config, checkpoint, metadata, new_versions)
-        self._session.change(self._key(target.thread), op)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     async def aput(
@@ -203,7 +204,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """
         target = target_of(config)
         op = self._put_writes(target, config, writes, task_id, task_path)
-        self._session.change(self._key(target.thread), op)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -230,12 +231,12 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
         key = self._key(as_id(thread_id, "thread_id"))
-        self._session.exclusive(key, lambda: prune.delete(self._session.heads, key))
+        self._session.exclusive(key, lambda: threads.prune.delete(self._session.heads, key))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async version of `delete_thread`."""
         key = self._key(as_id(thread_id, "thread_id"))
-        await self._session.aexclusive(key, lambda: prune.delete(self._session.heads, key))
+        await self._session.aexclusive(key, lambda: threads.prune.delete(self._session.heads, key))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, and their writes on checkpoints of other runs.
@@ -245,7 +246,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
-        for key in self._session.runner.run(prune.threads_of_runs(self._session.tenant, GRAPH, runs)):
+        for key in self._session.runner.run(threads.prune.threads_of_runs(self._session.tenant, GRAPH, runs)):
             self._session.exclusive(key, self._delete_runs(key, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -253,12 +254,12 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
-        keys = await self._session.runner.arun(lambda: prune.threads_of_runs(self._session.tenant, GRAPH, runs))
+        keys = await self._session.runner.arun(lambda: threads.prune.threads_of_runs(self._session.tenant, GRAPH, runs))
         for key in keys:
             await self._session.aexclusive(key, self._delete_runs(key, runs))
 
     def _delete_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
-        return lambda: prune.delete_runs(self._session.heads, key, runs, nonce())
+        return lambda: threads.prune.delete_runs(self._session.heads, key, runs, nonce())
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread into another.
@@ -277,7 +278,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _copy(self, source: str, target: str) -> tuple[ThreadKey, Callable[[], Any]]:
         source_key = self._key(as_id(source, "source_thread_id"))
         target_key = self._key(as_id(target, "target_thread_id"))
-        return target_key, lambda: copy.copy(self._session.heads, source_key, target_key, now_ms(), nonce())
+        return target_key, lambda: threads.copy.copy(self._session.heads, source_key, target_key, now_ms(), nonce())
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the latest checkpoint of each namespace (`keep_latest`), or nothing (`delete`, `delete_all`).
@@ -293,11 +294,11 @@ class KeepSaver(BaseCheckpointSaver[Any]):
             await self._session.aexclusive(key, self._prune(key, strategy))
 
     def _prune(self, key: ThreadKey, strategy: str) -> Callable[[], Any]:
-        return lambda: prune.prune(self._session.heads, key, strategy, nonce())
+        return lambda: threads.prune.prune(self._session.heads, key, strategy, nonce())
 
     def _keys_to_prune(self, thread_ids: Sequence[str], strategy: str) -> builtins.list[ThreadKey]:
-        if strategy not in prune.STRATEGIES:
-            raise ValueError(f"strategy must be one of {', '.join(prune.STRATEGIES)}, not {strategy!r}")
+        if strategy not in threads.prune.STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(threads.prune.STRATEGIES)}, not {strategy!r}")
         return [self._key(thread) for thread in as_ids(thread_ids, "thread_ids")]
 
     def get_delta_channel_history(

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
@@ -35,10 +35,10 @@ from threadkeep.drivers.loops import run_in_own_loop
 from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.indexing import EmbeddedTexts, QueryIndex
+from threadkeep.engine.memories.indexing import NO_VECTORS, EmbeddedTexts, QueryIndex
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, needs_refresh, ttl_microseconds
-from threadkeep.engine.memories.requests import MemoryRow, NewMemory
+from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, decode_memory, needs_refresh, ttl_microseconds
+from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemory, WriteMemories
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
@@ -95,25 +95,32 @@ class KeepStore(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute ops: all reads first, which see the state before the batch, then all puts in one commit."""
         batch = self._check_ops(ops)
+        if not batch.reads and self.embeddings is None:
+            self._session.write_memories(self._write_request(batch, NO_VECTORS, clock.now_us()))
+            return [None] * batch.total
         embedded = self._index.embed(chain.from_iterable(batch.texts.values()), batch.queries())
         now = clock.now_us()
-        found = self._session.runner.run(self._read(batch, embedded, now))
+        found = self._session.runner.run(self._read(batch, embedded, now)) if batch.reads else []
         if batch.puts:
-            self._session.change_outside_threads(lambda: self._write(batch, embedded, now))
-        if keys := self._keys_to_refresh(batch, found, now):
-            with suppress(ReadOnly):
-                self._session.change_outside_threads(self._refresh(keys, now))
+            self._session.write_memories(self._write_request(batch, embedded, now))
+        self._refresh_now(self._keys_to_refresh(batch, found, now), now)
         self._session.create_vector_index_if_needed()
         return self._results(batch, found)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Async version of `batch`."""
         batch = self._check_ops(ops)
-        embedded = await self._index.aembed(chain.from_iterable(batch.texts.values()), batch.queries())
+        if not batch.reads and self.embeddings is None:
+            now = clock.now_us()
+            await self._session.awrite_memories(lambda: self._write_request(batch, NO_VECTORS, now))
+            return [None] * batch.total
+        embedded = NO_VECTORS
+        if self.embeddings is not None:
+            embedded = await self._index.aembed(chain.from_iterable(batch.texts.values()), batch.queries())
         now = clock.now_us()
         found = await self._session.runner.arun(lambda: self._read(batch, embedded, now)) if batch.reads else []
         if batch.puts:
-            await self._session.achange_outside_threads(lambda: self._write(batch, embedded, now))
+            await self._session.awrite_memories(lambda: self._write_request(batch, embedded, now))
         if keys := self._keys_to_refresh(batch, found, now):
             with suppress(ReadOnly):
                 await self._session.achange_outside_threads(self._refresh(keys, now))
@@ -123,17 +130,60 @@ class KeepStore(BaseStore):
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Return a memory, or None if it does not exist. One round trip; one more if it is refreshed.
 
-        Gets are the most frequent calls, so this one does without the steps of a batch.
+        Gets are the most frequent calls, so this one does without the steps of a batch: `tests/test_store_steps.py`
+        counts them.
         """
         now = clock.now_us()
-        found = self._session.runner.run(memory_plans.get_one(self._session.tenant, _memory_key(namespace, key), now))
+        session = self._session
+        rows = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
+        found = _decode_first(rows)
+        if found is None:
+            return None
+        row = found.row
+        if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
+            self._refresh_now([row.memory_key], now)
+        return _item(found)
+
+    async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """Async version of `get`."""
+        now = clock.now_us()
+        request = GetMemories(self._session.tenant, (_memory_key(namespace, key),), now)
+        found = await self._session.aread(request, _decode_first)
         if found is None:
             return None
         row = found.row
         if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             with suppress(ReadOnly):
-                self._session.change_outside_threads(self._refresh([row.memory_key], now))
+                await self._session.achange_outside_threads(self._refresh([row.memory_key], now))
         return _item(found)
+
+    def search(
+        self,
+        namespace_prefix: tuple[str, ...],
+        /,
+        *,
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+    ) -> list[SearchItem]:
+        """Return memories below a prefix: those that match the filter, ranked by a query or last updated first.
+
+        Without a query, one round trip, and no steps of a batch: `tests/test_store_steps.py` counts them.
+        """
+        is_plain = type(namespace_prefix) is tuple and not query and query in ("", None)
+        if not (is_plain and _has_labels(namespace_prefix) and _is_count(limit) and _is_count(offset)):
+            return super().search(
+                namespace_prefix, query=query, filter=filter, limit=limit, offset=offset, refresh_ttl=refresh_ttl
+            )
+        now = clock.now_us()
+        wanted = MemoryQuery(self._session.tenant, namespace_prefix, filters.parse(filter), limit, offset, now)
+        found = self._session.runner.run(memory_plans.search(wanted, None))
+        keys = [row.memory_key for row, _, _ in found if row.ttl is not None and needs_refresh(row, now)]
+        if keys and _ensure_refresh(self.ttl_config, refresh_ttl):
+            self._refresh_now(keys, now)
+        return _search_items(found)
 
     def list_namespaces(
         self,
@@ -176,30 +226,46 @@ class KeepStore(BaseStore):
         op = SearchOp(_check_namespace(namespace_prefix), filter, limit, offset, query)
         embedded = self._index.embed((), [query] if query else [])
         plan = memory_plans.search(self._query(op, embedded, clock.now_us()), self._session.vectors)
-        return [_search_item(memory) for memory in self._session.runner.run(plan)]
+        return _search_items(self._session.runner.run(plan))
+
+    def _refresh_now(self, keys: Sequence[MemoryKey], now: int) -> None:
+        if keys:
+            with suppress(ReadOnly):
+                self._session.change_outside_threads(self._refresh(keys, now))
 
     def _refresh(self, keys: Sequence[MemoryKey], now: int) -> Callable[[], Plan[None]]:
         return lambda: memory_plans.refresh(self._session.tenant, keys, now)
 
     def _check_ops(self, ops: Iterable[Op]) -> _CheckedBatch:
-        batch = _CheckedBatch([], {}, {}, {}, 0)
+        """Return the checked ops. An ordinary put takes no Python call here but those of `json_text.dump`."""
+        reads: list[tuple[int, Op]] = []
+        puts: dict[MemoryKey, PutOp] = {}
         total = 0
-        for n, op in enumerate(ops):
-            total += 1
+        for op in ops:
             if isinstance(op, PutOp):
-                key = _check_put(op)
-                batch.puts.pop(key, None)
-                batch.puts[key] = op
+                namespace, key, value, index, ttl = op
+                is_plain = type(namespace) is tuple and type(key) is str and (type(value) is dict or value is None)
+                is_plain = is_plain and ttl is None and (index is None or index is False or type(index) is list)
+                texts = (*namespace, *(index or ())) if is_plain and namespace else (None,)
+                if _ONLY_STR.issuperset(map(type, texts)) and _are_labels(namespace):
+                    place = tuple.__new__(MemoryKey, (namespace, key))
+                else:
+                    place = _check_put(op)
+                puts.pop(place, None)
+                puts[place] = op
             else:
-                batch.reads.append((n, _check_read(op)))
-        for key, op in batch.puts.items():
+                reads.append((total, _check_read(op)))
+            total += 1
+        values: dict[MemoryKey, str] = {}
+        embedded: dict[MemoryKey, tuple[str, ...]] = {}
+        for place, op in puts.items():
             if op.value is None:
                 continue
             value = op.value if type(op.value) is dict else dict(op.value)
-            batch.values[key] = json_text.dump(value)  # first: an invalid value is refused before anything is embedded
+            values[place] = json_text.dump(value)  # first: an invalid value is refused before anything is embedded
             if op.index is not False and self.embeddings is not None:
-                batch.texts[key] = self._index.texts(value, op.index)
-        return batch._replace(total=total)
+                embedded[place] = self._index.texts(value, op.index)
+        return _CheckedBatch(reads, puts, values, embedded, total)
 
     async def _read(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> list[Any]:
         """Return the result of each read. All gets together take one round trip."""
@@ -224,32 +290,38 @@ class KeepStore(BaseStore):
         where = (self._session.tenant, op.namespace_prefix, filter, op.limit, op.offset, now)
         return MemoryQuery(*where, vector, words, self._index.only_ranks)
 
-    async def _write(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> None:
-        """Execute the puts. Texts are split into words here, in a worker, so that no event loop waits for it."""
-        puts = [self._new_memory(key, batch, embedded, now) for key in batch.values]
-        deletes = [key for key in batch.puts if key not in batch.values]
-        await memory_plans.write(self._session.tenant, puts, deletes, now)
-
-    def _new_memory(self, key: MemoryKey, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> NewMemory:
-        op, value = batch.puts[key], batch.values[key]
-        ttl = float(op.ttl) if op.ttl is not None else None
-        expires = now + ttl_microseconds(ttl) if ttl is not None else None
-        row = MemoryRow(key.namespace, key.key, value, now, now, expires, ttl)
-        if op.index is False:
-            return NewMemory(row)
-        words = self._index.words(json_text.load(value), op.index) if self._index.has_words else ""
-        return NewMemory(row, tuple([embedded.texts[text] for text in batch.texts.get(key, ())]), words)
+    def _write_request(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> WriteMemories:
+        """Return the puts and deletes of a batch as a request. Texts are split into words here."""
+        puts: list[NewMemory] = []
+        index = self._index
+        for place, text in batch.values.items():
+            op = batch.puts[place]
+            ttl = expires = None
+            if op.ttl is not None:
+                ttl = float(op.ttl)
+                expires = now + ttl_microseconds(ttl)
+            row = tuple.__new__(MemoryRow, (*place, text, now, now, expires, ttl))
+            words = ""
+            vectors: tuple[bytes, ...] = ()
+            if op.index is not False:
+                if index.has_words:
+                    words = index.words(json_text.load(text), op.index)
+                if batch.texts:
+                    vectors = tuple([embedded.texts[each] for each in batch.texts.get(place, ())])
+            puts.append(tuple.__new__(NewMemory, (row, vectors, words)))
+        deletes = [place for place in batch.puts if place not in batch.values] if len(puts) < len(batch.puts) else ()
+        return WriteMemories(self._session.tenant, tuple(puts), tuple(deletes), now)
 
     def _keys_to_refresh(self, batch: _CheckedBatch, found: Sequence[Any], now: int) -> list[MemoryKey]:
         """Return the memories whose ttl restarts because they were read, except those that this batch puts."""
-        read: list[FoundMemory] = []
+        keys: dict[MemoryKey, None] = {}
         for (_, op), result in zip(batch.reads, found, strict=True):
-            if isinstance(op, GetOp) and op.refresh_ttl and result is not None:
-                read.append(result)
-            elif isinstance(op, SearchOp) and op.refresh_ttl:
-                read += result
-        keys = (memory.row.memory_key for memory in read if needs_refresh(memory.row, now))
-        return [key for key in dict.fromkeys(keys) if key not in batch.puts]
+            if result is None or not isinstance(op, (GetOp, SearchOp)) or not op.refresh_ttl:
+                continue
+            for row, _, _ in (result,) if isinstance(op, GetOp) else result:
+                if row.ttl is not None and needs_refresh(row, now) and row.memory_key not in batch.puts:
+                    keys[row.memory_key] = None
+        return list(keys)
 
     def _results(self, batch: _CheckedBatch, found: Sequence[Any]) -> list[Result]:
         results: list[Result] = [None] * batch.total
@@ -257,7 +329,7 @@ class KeepStore(BaseStore):
             if isinstance(op, GetOp):
                 results[n] = _item(result) if result is not None else None
             else:
-                results[n] = [_search_item(memory) for memory in result] if isinstance(op, SearchOp) else result
+                results[n] = _search_items(result) if isinstance(op, SearchOp) else result
         return results
 
     def sweep_ttl(self) -> Any:
@@ -305,6 +377,18 @@ def _check_minutes(minutes: Any, name: str = "ttl") -> None:
 
 def _check_read(op: Op) -> Op:
     """Return a read with normalized arguments, or raise the error for invalid ones."""
+    if type(op) is GetOp:
+        is_normal = type(op.namespace) is tuple and type(op.key) is str and _has_labels(op.namespace)
+    elif type(op) is SearchOp:
+        is_normal = type(op.namespace_prefix) is tuple and (op.query is None or type(op.query) is str)
+        is_normal = is_normal and _is_count(op.limit) and _is_count(op.offset) and _has_labels(op.namespace_prefix)
+    else:
+        is_normal = False
+    return op if is_normal else _normalize_read(op)
+
+
+def _normalize_read(op: Op) -> Op:
+    """Do the work of `_check_read` for ops with unusual arguments."""
     if isinstance(op, GetOp):
         return op._replace(namespace=_check_labels(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
@@ -331,6 +415,11 @@ def _check_put(op: PutOp) -> MemoryKey:
     if type(op.value) is not dict and op.value is not None and not isinstance(op.value, Mapping):
         raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
     return key
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a limit or offset is one that databases accept."""
+    return type(value) is int and 0 <= value <= _MAX_COUNT
 
 
 def _check_count(value: Any, name: str) -> int:
@@ -372,11 +461,24 @@ def _check_namespace(namespace: Any) -> Namespace:
 
 
 def _memory_key(namespace: Any, key: Any) -> MemoryKey:
+    if type(namespace) is tuple and type(key) is str and _has_labels(namespace):
+        return tuple.__new__(MemoryKey, (namespace, key))
     checked = MemoryKey(_check_namespace(namespace), key if type(key) is str else as_id(key, "key"))
-    characters = "".join(checked.namespace)
-    if "" in checked.namespace or "." in characters or "\x00" in characters:
+    if not _are_labels(checked.namespace):
         validate_op_namespace(GetOp(*checked))  # raises LangGraph's error
     return checked
+
+
+def _has_labels(namespace: tuple[Any, ...]) -> bool:
+    """Whether a tuple has only plain labels that LangGraph accepts."""
+    return _ONLY_STR.issuperset(map(type, namespace)) and _are_labels(namespace)
+
+
+@lru_cache(maxsize=4096)
+def _are_labels(namespace: Namespace) -> bool:
+    """Whether LangGraph accepts these labels."""
+    characters = "".join(namespace)
+    return "" not in namespace and "." not in characters and "\x00" not in characters
 
 
 def _are_str(values: Iterable[Any]) -> bool:
@@ -388,28 +490,22 @@ def _check_index(index: Any) -> None:
         raise TypeError(f"index must be False or a list of fields, not {index!r}")
 
 
-def _to_datetime(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(0, 0, microseconds)
+def _decode_first(rows: Sequence[MemoryRow | None]) -> FoundMemory | None:
+    return decode_memory(rows[0]) if rows[0] is not None else None
 
 
 def _item(memory: FoundMemory) -> Item:
-    row = memory.row
-    return Item(
-        namespace=row.namespace,
-        key=row.key,
-        value=memory.value,
-        created_at=_to_datetime(row.created),
-        updated_at=_to_datetime(row.updated),
-    )
+    (namespace, key, _, created, updated, _, _), value, _ = memory
+    made = _EPOCH + timedelta(0, 0, created)
+    changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
+    return Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed)
 
 
-def _search_item(memory: FoundMemory) -> SearchItem:
-    row = memory.row
-    return SearchItem(
-        namespace=row.namespace,
-        key=row.key,
-        value=memory.value,
-        created_at=_to_datetime(row.created),
-        updated_at=_to_datetime(row.updated),
-        score=memory.score,
-    )
+def _search_items(memories: Iterable[FoundMemory]) -> list[SearchItem]:
+    """Return what a search found. Two calls each: LangGraph's constructors."""
+    items = []
+    for (namespace, key, _, created, updated, _, _), value, score in memories:
+        made = _EPOCH + timedelta(0, 0, created)
+        changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
+        items.append(SearchItem(namespace, key, value, made, changed, score))
+    return items

@@ -13,6 +13,20 @@ other program does; apart from `threadkeep` itself it imports result types and h
 
 from __future__ import annotations
 
-from threadkeep.cli.app import main
+import sys
+from collections.abc import Sequence
+
+from threadkeep import __version__
 
 __all__ = ["main"]
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    args = sys.argv[1:] if args is None else args
+    if list(args) == ["--version"]:  # scripts ask for it, and importing Typer takes five times as long as the rest
+        print(f"threadkeep {__version__}")  # noqa: T201
+        sys.exit(0)
+    from threadkeep.cli import app  # noqa: PLC0415 - imports Typer
+
+    sys.exit(app.run(args))

@@ -20,12 +20,22 @@ from rich.console import Console
 import threadkeep
 from threadkeep.cli.options import Timeout
 from threadkeep.cli.output import escape
-from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
-from threadkeep.transports.sqlite import is_foreign_database
 
-_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "erase", "health", "transfer", "backup")
-"""The modules that hold commands, in the order of --help."""
+_COMMANDS = {
+    "show": "threads show tree log diff blame",
+    "memories": "memories",
+    "audit": "trace activity sizes stats",
+    "branches": "copy delete rollback fork",
+    "retention": "prune sweep tag",
+    "erase": "erase",
+    "health": "verify repair doctor compact",
+    "transfer": "import export convert",
+    "backup": "backup restore migrate",
+}
+"""The modules that hold commands, and their commands, in the order of --help. Only that of the command that is run is
+imported: all of them take longer than most commands."""
+_MODULES = {command: module for module, commands in _COMMANDS.items() for command in commands.split()}
 _SQLITE = "sqlite:///"
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -81,8 +91,14 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
         if not create:
             raise ValueError(f"file {path} not found")
         return
-    if needs_tables and is_foreign_database(path):
+    if needs_tables and _is_foreign(path):
         raise ValueError(f"{path} has no threadkeep tables; import and convert create them")
+
+
+def _is_foreign(path: str) -> bool:
+    from threadkeep.transports.sqlite import is_foreign_database  # noqa: PLC0415 - imports the driver
+
+    return is_foreign_database(path)
 
 
 def as_url(url: str | None) -> str:
@@ -108,6 +124,8 @@ def resolve_namespace(
         raise ValueError("CHECKPOINT is empty: pass an id or latest, or leave it out")
     if ns is not None or checkpoint is None:
         return ns or ""
+    from threadkeep.engine.threads.thread_rows import matches_short_id  # noqa: PLC0415 - imports LangChain
+
     short = checkpoint.partition("~")[0]
     namespaces = {each.ns for each in keep.log(thread, kind=kind) if matches_short_id(short, each.id)}
     return namespaces.pop() if len(namespaces) == 1 else ""
@@ -133,14 +151,11 @@ def interruption_message(text: str) -> Iterator[None]:
         raise InterruptedWork(text) from None
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the command and end the process with its exit code."""
-    sys.exit(run(args))
-
-
-def register() -> None:
-    """Import all command modules, which adds their commands to the application; list them in this order."""
-    place = {import_module(f"threadkeep.cli.{name}").__name__: n for n, name in enumerate(_COMMAND_MODULES)}
+def register(*names: str) -> None:
+    """Import some command modules, or all, which adds their commands to the application; list them in this order."""
+    for name in names or _COMMANDS:
+        import_module(f"threadkeep.cli.{name}")
+    place = {f"threadkeep.cli.{name}": n for n, name in enumerate(_COMMANDS)}
     for command in app.registered_commands:
         if command.callback is not None and not hasattr(command.callback, "__wrapped__"):  # not at a second call
             command.callback = _with_timeout(command.callback)
@@ -149,7 +164,8 @@ def register() -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    register()
+    args = sys.argv[1:] if args is None else args
+    register(*(_MODULES[command] for command in args[:1] if command in _MODULES))
     logging.getLogger("psycopg").addHandler(logging.NullHandler())  # the pool logs what the error says once more
     stderr = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:

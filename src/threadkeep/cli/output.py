@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, JustifyMethod, RenderableType
@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from threadkeep.engine.log.plain import jsonable
-from threadkeep.jobs.doctor import format_bytes as format_size
-from threadkeep.work import OnProgress
+from threadkeep.jobs.byte_counts import format_bytes as format_size
+
+if TYPE_CHECKING:
+    from threadkeep.work import OnProgress
 
 __all__ = [
     "STATUS_STYLES",
@@ -97,6 +98,8 @@ def as_plain(value: Any) -> Any:
         return {key: as_plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [as_plain(inner) for inner in value]
+    from threadkeep.engine.log.plain import jsonable  # noqa: PLC0415 - imports LangChain
+
     return jsonable(value)
 
 

@@ -24,7 +24,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import random
@@ -114,7 +115,7 @@ class ThreadOps(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _PendingChange:
+class PendingChange:
     """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone."""
 
     deliver: Deliver
@@ -142,7 +143,7 @@ class _WaitingCaller:
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        self._queue: _ThreadQueue | None = None
+        self._queue: ThreadQueue | None = None
         # Not an Event: Ctrl-C may leave the lock inside one locked, and `deliver` would hang.
         self._awake = threading.Lock()
         self._awake.acquire()
@@ -151,30 +152,29 @@ class _WaitingCaller:
         self.outcome = outcome
         self._awake.release()
 
-    def hand_over(self, queue: _ThreadQueue) -> None:
+    def hand_over(self, queue: ThreadQueue) -> None:
         self._queue = queue
         self._awake.release()
 
-    def wait(self) -> _ThreadQueue | None:
+    def wait(self) -> ThreadQueue | None:
         """Return the queue to drive, or None when there is an outcome."""
         self._awake.acquire()
         queue, self._queue = self._queue, None
         return queue
 
 
-@dataclass(slots=True, eq=False)
-class _ThreadQueue:
-    """The changes of one agent thread that wait for their turn."""
+class ThreadQueue(deque[PendingChange]):
+    """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it."""
 
+    __slots__ = ("key", "ops")
     key: Hashable
-    ops: ThreadOps
-    waiting: deque[_PendingChange] = field(default_factory=deque)
+    ops: ThreadOps | None
 
-    def take_next(self) -> list[_PendingChange]:
+    def take_next(self) -> list[PendingChange]:
         """Take what one plan can do: all ops up to the next plan, or that plan."""
-        changes = [self.waiting.popleft()]
-        while changes[0].plan is None and self.waiting and self.waiting[0].plan is None:
-            changes.append(self.waiting.popleft())
+        changes = [self.popleft()]
+        while changes[0].plan is None and self and self[0].plan is None:
+            changes.append(self.popleft())
         return changes
 
 
@@ -185,8 +185,8 @@ class _RunningPlan:
     Instead of the plan there may be `staged` ops, whose commit is under way.
     """
 
-    queue: _ThreadQueue | None
-    changes: list[_PendingChange]
+    queue: ThreadQueue | None
+    changes: list[PendingChange]
     plan: Plan[Any] | None = None
     staged: StagedOps | None = None
     retries: Retries | None = None
@@ -204,8 +204,8 @@ class _RunnerState:
 
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
-        self.queues: dict[Hashable, _ThreadQueue] = {}
-        self.inbox: deque[tuple[Hashable, ThreadOps, _PendingChange]] = deque()
+        self.queues: dict[Hashable, ThreadQueue] = {}
+        self.inbox: deque[tuple[Hashable, ThreadOps, PendingChange]] = deque()
         """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
         self.emptying = threading.Lock()
         """Held by whoever empties the inbox. Others leave it to them: staging is a computation, one at a time."""
@@ -246,9 +246,16 @@ class Runner:
 
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; the worker also makes it."""
-        future, deliver = _future()
+        future, deliver = new_future()
         state = self._open_state()
         state.workers.submit(partial(self._start_reading, state, make, deliver))
+        value: T = await future
+        return value
+
+    async def acall(self, work: Callable[[], T]) -> T:
+        """Call a function on a worker. It must not wait for the storage to come back."""
+        future, deliver = new_future()
+        self._open_state().workers.submit(lambda: deliver(try_call(work)))
         value: T = await future
         return value
 
@@ -260,34 +267,61 @@ class Runner:
                 made = Failure(Closed())
             deliver(made)
             return
-        self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
+        self._continue(state, _RunningPlan(None, [PendingChange(deliver, plan=make)], made.value), Reply())
 
-    def is_free(self, key: Hashable) -> bool:
-        """Return whether the runner is open and nothing waits for this agent thread, or to be committed."""
+    def submit(self, job: Callable[[], None]) -> None:
+        """Let a worker do a job, which must not raise. Raise Closed if the runner is closed."""
+        self._open_state().workers.submit(job)
+
+    def is_idle(self) -> bool:
+        """Return whether the runner is open and no change waits to be started or committed."""
         state = self._state
-        return not (self._closed or state.commits or state.inbox or key in state.queues)
+        return not (self._closed or state.commits or state.inbox)
+
+    def claim(self, queue: ThreadQueue) -> bool:
+        """Claim an agent thread for a change in the calling thread, with a new queue for it. Return whether it is so.
+
+        False if others are changing it, or if changes wait to be committed, or if the runner is closed. The changes of
+        others wait in the queue meanwhile. No lock is needed: a dict takes the first queue for a key. Whatever happens,
+        the caller must `release` the queue.
+        """
+        state = self._state
+        if self._closed or state.commits or state.inbox:
+            return False
+        return state.queues.setdefault(queue.key, queue) is queue
+
+    def release(self, queue: ThreadQueue) -> None:
+        """Give up a claim, if it was one. A worker takes over what waits. Doing this twice does nothing more."""
+        queues = self._state.queues
+        if queues.get(queue.key) is queue:
+            del queues[queue.key]
+        while queue:
+            with suppress(IndexError):  # its caller has taken it back
+                change = queue.popleft()
+                assert queue.ops is not None
+                self._submit(queue.key, queue.ops, change)
 
     def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
         """Commit an op of an agent thread and return the op's result."""
         caller = _WaitingCaller()
-        return self._wait(key, ops, _PendingChange(caller.deliver, op), caller)
+        return self._wait(key, ops, PendingChange(caller.deliver, op), caller)
 
     async def achange(self, key: Hashable, ops: ThreadOps, make: Callable[[], Any]) -> Any:
         """Async variant; whoever drives the queue also makes the op. Calls of one thread keep their order."""
-        future, deliver = _future()
-        self._submit(key, ops, _PendingChange(deliver, None, make))
+        future, deliver = new_future()
+        self._submit(key, ops, PendingChange(deliver, None, make))
         return await future
 
     def exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
         caller = _WaitingCaller()
-        value: T = self._wait(key, ops, _PendingChange(caller.deliver, plan=make), caller)
+        value: T = self._wait(key, ops, PendingChange(caller.deliver, plan=make), caller)
         return value
 
     async def aexclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        future, deliver = _future()
-        self._submit(key, ops, _PendingChange(deliver, plan=make))
+        future, deliver = new_future()
+        self._submit(key, ops, PendingChange(deliver, plan=make))
         value: T = await future
         return value
 
@@ -301,7 +335,7 @@ class Runner:
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
-        future, deliver = _future()
+        future, deliver = new_future()
         threading.Thread(target=lambda: deliver(try_call(self.close)), name="threadkeep-close").start()
         await future
 
@@ -339,7 +373,7 @@ class Runner:
                 last = error
         raise last.error
 
-    def _wait(self, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller) -> Any:
+    def _wait(self, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller) -> Any:
         state = self._open_state()
         if threading.current_thread() is threading.main_thread():
             self._submit(key, ops, change)
@@ -358,7 +392,7 @@ class Runner:
             start()
             self._commit_all(state, caller)
 
-    def _submit(self, key: Hashable, ops: ThreadOps, change: _PendingChange) -> None:
+    def _submit(self, key: Hashable, ops: ThreadOps, change: PendingChange) -> None:
         """Let a worker put a change into the queue of its thread and drive it as far as it can.
 
         Changes keep the order of their calls. The caller only appends to deques: if Ctrl-C interrupts it between the
@@ -390,15 +424,13 @@ class Runner:
 
         Ops that can be staged are staged here. Return the plans of the others, which may wait for the storage.
         """
-        queues: list[_ThreadQueue] = []
+        queues: list[ThreadQueue] = []
         with state.lock:
             while state.inbox:
                 key, ops, change = state.inbox.popleft()
-                queue = state.queues.get(key)
-                if queue is None:
-                    queue = state.queues[key] = _ThreadQueue(key, ops)
+                queue = self._append(state, key, ops, change)
+                if queue is not None:
                     queues.append(queue)
-                queue.waiting.append(change)
         plans: list[_RunningPlan] = []
         for queue in queues:
             running = self._next_of(state, queue)
@@ -407,19 +439,33 @@ class Runner:
         return plans
 
     def _enqueue(
-        self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller
+        self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller
     ) -> None:
         """Put a change into the queue of its thread. If there was no queue, drive it as far as possible."""
         with state.lock:
-            queue = state.queues.get(key)
-            if queue is not None:
-                queue.waiting.append(change)
-                return
-            queue = state.queues[key] = _ThreadQueue(key, ops)
-            queue.waiting.append(change)
-        self._start_next(state, queue, caller)
+            queue = self._append(state, key, ops, change)
+        if queue is not None:
+            self._start_next(state, queue, caller)
 
-    def _start_next(self, state: _RunnerState, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
+    @staticmethod
+    def _append(state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange) -> ThreadQueue | None:
+        """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
+        while True:
+            new = ThreadQueue()
+            new.key, new.ops = key, ops
+            queue = state.queues.setdefault(key, new)
+            queue.ops = ops
+            queue.append(change)
+            if queue is new:
+                return queue
+            if state.queues.get(key) is queue:
+                return None
+            try:  # it was a claim, which was released before it had the change
+                queue.remove(change)
+            except ValueError:
+                return None  # whoever released it has taken the change
+
+    def _start_next(self, state: _RunnerState, queue: ThreadQueue, caller: _WaitingCaller | None = None) -> None:
         """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
         while caller is None or caller.outcome is None:
             running = self._next_of(state, queue)
@@ -427,14 +473,14 @@ class Runner:
                 return
         self._hand_over(state, queue)
 
-    def _next_of(self, state: _RunnerState, queue: _ThreadQueue) -> _RunningPlan | None:
+    def _next_of(self, state: _RunnerState, queue: ThreadQueue) -> _RunningPlan | None:
         """Take the next changes of a queue. If they can be staged, set their commit aside; else return their plan.
 
         Return None, and remove the queue, if nothing is left in it.
         """
         while True:
             with state.lock:
-                if not queue.waiting:
+                if not queue:
                     del state.queues[queue.key]
                     return None
                 changes = queue.take_next()
@@ -444,6 +490,7 @@ class Runner:
             if not changes:
                 continue
             ops = [change.op for change in changes]
+            assert queue.ops is not None
             staged = try_call(partial(queue.ops.stage, ops))
             if isinstance(staged, Failure) or staged.value is None:  # a plan gives each op its outcome
                 return _RunningPlan(queue, changes, queue.ops.plan(ops))
@@ -451,13 +498,13 @@ class Runner:
             state.commits.append((running, Commit(staged.value.batch)))
             return running
 
-    def _hand_over(self, state: _RunnerState, queue: _ThreadQueue) -> None:
+    def _hand_over(self, state: _RunnerState, queue: ThreadQueue) -> None:
         """Let somebody else drive a queue: the first caller that waits in it, or a worker."""
         with state.lock:
-            if not queue.waiting:
+            if not queue:
                 del state.queues[queue.key]
                 return
-            next_caller = queue.waiting[0].caller
+            next_caller = queue[0].caller
         if next_caller is not None:
             next_caller.hand_over(queue)
         else:
@@ -479,6 +526,7 @@ class Runner:
                 running.finish(outcome)
                 return True
             assert running.queue is not None
+            assert running.queue.ops is not None
             running.plan, outcome = running.queue.ops.plan([change.op for change in running.changes]), Reply()
         while outcome is not None:
             assert running.plan is not None
@@ -608,7 +656,7 @@ class _Mailbox:
 _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
 
 
-def _future() -> tuple[asyncio.Future[Any], Deliver]:
+def new_future() -> tuple[asyncio.Future[Any], Deliver]:
     """Return a future of the running loop, and the function with which another thread settles it."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)

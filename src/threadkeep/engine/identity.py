@@ -95,7 +95,10 @@ def pack_id(text: str) -> bytes:
 def unpack_id(data: bytes) -> str:
     """Reverse `pack_id`."""
     if data[:1] == b"u":
-        return str(UUID(bytes=data[1:]))
+        if len(data) != 17:
+            return str(UUID(bytes=data[1:]))  # raises
+        text = data.hex()
+        return f"{text[2:10]}-{text[10:14]}-{text[14:18]}-{text[18:22]}-{text[22:]}"
     if data[:1] == b"h":
         return data[1:].hex()
-    return from_bytes(data[1:])
+    return data[1:].decode("utf-8", "surrogatepass")

@@ -6,7 +6,7 @@ if the row does not match its checksum or is that of another thread (`records.ch
 and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
 instead.
 
-    read     LoadCheckpoints, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
+    read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
              ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
@@ -24,7 +24,11 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.errors import Corrupt
 from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMENT, WRITE, Access, Request
+
+MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
+"""What decoding a malformed row may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,15 @@ def ranges_of(found: CheckpointRows, nexts: Sequence[int]) -> list[ItemRange]:
 
     A damaged row may name billions of items. It is refused when its checksum is compared, which a backend does not do.
     """
-    refs = found.row.refs if found.row else ()
-    if found.writes:
-        refs = (*refs, *(ref for row in found.writes for ref in row.refs))
-    return [ref for ref in refs if 0 <= ref[0] < len(nexts) and ref[1] >= 0 and 0 <= ref[2] <= nexts[ref[0]] - ref[1]]
+    ranges: list[ItemRange] = []
+    lanes = len(nexts)
+    for row in (found.row, *found.writes):
+        if row is not None:
+            for ref in row.refs:
+                lane, start, length = ref
+                if 0 <= lane < lanes and start >= 0 and 0 <= length <= nexts[lane] - start:
+                    ranges.append(ref)
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,18 @@ class LoadCheckpoints(Request[LoadedRows]):
     key: ThreadKey
     wanted: tuple[CheckpointRef, ...]
     cached: CachedItems | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSeveral(Request[tuple[LoadedRows, ...]]):
+    """Load checkpoints of several threads: one reply for each of `loads`, in order.
+
+    Each thread is in one consistent state, but not all of them in the same. The threads must differ. Corrupt if one of
+    them is damaged.
+    """
+
+    access: ClassVar[Access] = READ
+    loads: tuple[LoadCheckpoints, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +277,7 @@ class StorageSize:
 class MeasureStorage(Request[StorageSize | None]):
     """Measure the storage; None if it is this process's memory."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = READ_ONE_STATEMENT._replace(subject="storage")
 
 
 @dataclass(frozen=True, slots=True)

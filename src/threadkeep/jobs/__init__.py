@@ -7,19 +7,43 @@
     prune.py         prune
     sweep.py         sweep
     verify.py        verify
+    repair.py        repair
     compact.py       compact
     doctor.py        doctor
     erase.py         erase
     migrate.py       migrate
+    transfer.py      import_from, export, import_portable
     policies.py      retention policies, in Python or in threadkeep.toml
     over_threads.py  visit every thread, in pages
 
 Each verb is one function; its docstring is the contract, and `keep.py` makes the sync and the async method from it. A
 verb that only reads is a plan (`async def`); any other returns a `Work` (`work.py`). What happens to one thread is a
-plan in `engine/`. Modules here may import `clock`, `engine`, `errors`, `plan`, `session`, `version` and `work`.
+plan in `engine/`. Modules here may import `clock`, `engine`, `errors`, `plan`, `session`, `version` and `work`;
+`transfer.py` starts what is in `transfer/`. They are imported when one of their verbs is used.
 """
 
-from threadkeep.jobs import audit, branches, catalogue, compact, doctor, erase, history, migrate, prune, sweep, verify
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threadkeep.jobs import (
+        audit,
+        branches,
+        catalogue,
+        compact,
+        doctor,
+        erase,
+        history,
+        migrate,
+        policies,
+        prune,
+        repair,
+        sweep,
+        transfer,
+        verify,
+    )
 
 __all__ = [
     "audit",
@@ -30,7 +54,17 @@ __all__ = [
     "erase",
     "history",
     "migrate",
+    "policies",
     "prune",
+    "repair",
     "sweep",
+    "transfer",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a module when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.session import Session
 from threadkeep.version import VERSION
 
@@ -386,18 +387,6 @@ def _persistence(server: Mapping[str, Any]) -> Finding:
     return Finding(
         name, value, WARNING, "if all copies restart, changes since the last save are lost; set appendonly yes"
     )
-
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def format_bytes(count: float) -> str:
-    """Format a number of bytes for people: 1.5 MB."""
-    for unit in _UNITS[:-1]:
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} {_UNITS[-1]}"
 
 
 _BACKENDS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {

@@ -14,3 +14,20 @@ Each implements `drivers.runner.Transport`. They make no decisions about data: a
 (`plan.Access`), and `backends` decide what it and set-up do. They may import `drivers`, `backends`, `engine`, `plan`
 and `errors`. Each database driver is imported in its own transport only.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threadkeep.transports import postgres_health, sqlite_health
+
+__all__ = ["postgres_health", "sqlite_health"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what answers requests about the storage as a whole when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

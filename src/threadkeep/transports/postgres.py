@@ -9,6 +9,7 @@ outcome is unknown raises Conflict, so the plan reads again before it continues.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,26 +18,26 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg_pool import ConnectionPool
 
+from threadkeep import transports
+from threadkeep.backends import postgres
 from threadkeep.backends.postgres import setup as postgres_setup
-from threadkeep.backends.postgres.dialect import PostgresDialect, fits_one_statement
-from threadkeep.backends.postgres.pgvector import can_index
+from threadkeep.backends.postgres.dialect import PostgresDialect, Statement, fits_one_statement
 from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
-from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
-from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import Batch, Commit, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine import health, memories
+from threadkeep.engine.requests import Batch, Commit, DropThread, LoadedRows, LoadSeveral
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
-from threadkeep.transports import postgres_health
 from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
 from threadkeep.transports.postgres_errors import (
@@ -45,11 +46,16 @@ from threadkeep.transports.postgres_errors import (
     TransientError,
     is_connection_loss,
     message_of,
+    translated,
     translated_errors,
 )
+from threadkeep.transports.postgres_own_pool import OwnPool
 from threadkeep.transports.postgres_pool import Connections, PostgresOptions
 
 __all__ = ["PostgresOptions", "PostgresServer"]
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _WRITERS = 4
@@ -59,6 +65,10 @@ _CONTACT_SECONDS = 1.5
 """How long to try an address that has never answered: it may be wrong."""
 _SETUP_SECONDS = 10.0
 """How long to wait for a server that answers, but is still starting, or for another process that sets it up."""
+
+
+_DONE = [(1,)]
+"""What the statement of a change returns if there is no more to do."""
 
 
 class _NotNow(TryLater):
@@ -97,10 +107,6 @@ class PostgresServer:
 
     # --- the Transport protocol
 
-    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
-        """Return False: a commit waits for the server, so a worker makes it."""
-        return False
-
     def setup(self) -> None:
         """Create or migrate the schema now instead of at first use."""
         self._ready()
@@ -112,7 +118,7 @@ class PostgresServer:
             with self._translated(), self._connections.dedicated_cursor(self._options.timeout) as cursor:
                 return drive(plan, partial(_execute_setup, cursor))
         except TransientError as error:
-            raise _unavailable(error) from error.__cause__
+            raise _unavailable(error, error.__cause__) from error.__cause__
 
     def migrate(self) -> None:
         """Create or migrate the schema, even if this Keep was opened with migrate=False."""
@@ -144,6 +150,55 @@ class PostgresServer:
                 outcomes |= zip(group, self._commit_group([requests[n] for n in group]), strict=True)
         return [outcomes[n] for n in range(len(requests))]
 
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in one statement, in the calling thread. False if it needs more, or must be sent again."""
+        if self._options.read_only:
+            return False
+        statement = self._backend.write_memories_at_once(request, self._synchronous_commit())
+        if statement is None:
+            return False
+        try:
+            return self._run(lambda cursor: cursor.rows(*statement)) == _DONE
+        except (Conflict, TryLater):
+            return False
+
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch at once, in this thread and on an idle connection. Return whether that was done.
+
+        If not, either nothing happened or the outcome is not known: make a `Commit` of it, which raises what is wrong.
+        One round trip. It takes no lock that another thread holds for long, and none at all in the usual case. If it is
+        interrupted, the connection is closed. About twenty Python calls; `tests/test_postgres_try_commit.py` counts.
+        """
+        if not self._is_ready or self._options.read_only or self._options.by_thread:
+            return False
+        try:
+            statement = self._backend.small_commit(batch, self._synchronous)
+        except (ValueError, TypeError, struct.error):
+            return False  # a value that cannot be stored
+        pool = self._connections.pool
+        if statement is None or not isinstance(pool, OwnPool):
+            return False
+        cursor, lent_at = None, 0.0
+        try:
+            cursor = pool.take_idle()
+            if cursor is None:
+                return False
+            lent_at = cursor.lent_at
+            committed = cursor.execute(*statement).ntuples == 1
+            pool.putconn(cursor)
+        except psycopg.Error as error:
+            assert cursor is not None
+            if is_connection_loss(error):
+                cursor.connection.close()
+                self._on_loss()
+            pool.putconn(cursor)
+            return False
+        except BaseException:
+            if cursor is not None and lent_at in (0.0, cursor.lent_at):  # else it was put back
+                pool.discard(cursor)
+            raise
+        return committed
+
     def close(self) -> None:
         """Close the pool, unless it was lent."""
         with self._lock:
@@ -162,20 +217,39 @@ class PostgresServer:
     # --- reads
 
     def _answer(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
-        if isinstance(request, LoadStorageFacts):
-            return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
-        if isinstance(request, LoadCheckpoints) and not self._options.by_thread:
-            loaded = cursor.run(self._backend.load_checkpoints(request))
-            if loaded is not None:
-                return loaded
-        if isinstance(request, LoadThreadRows) and not self._options.by_thread:
-            return cursor.run(self._backend.load_thread_rows(request))
+        if request.access.subject == "storage":
+            return self._answer_about_storage(cursor, request)
+        statement = None if self._options.by_thread else self._backend.one_statement(request)
+        if statement is not None:
+            reply = cursor.run(statement)
+            while isinstance(reply, Statement):
+                reply = cursor.run(reply)
+            if reply is not None:
+                return reply
+        if isinstance(request, LoadSeveral):
+            return self._load_several(cursor, request)
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
-        value = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
-        if isinstance(request, IntegrityCheck):
-            return (*postgres_health.invalid_indexes(cursor, self._backend), *value)
-        return value
+        return cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
+
+    def _answer_about_storage(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
+        if isinstance(request, health.requests.LoadStorageFacts):
+            own = self._own_facts()
+            return transports.postgres_health.facts(cursor, self._backend, own, synchronous=self._synchronous)
+        if request.access.one_statement:
+            return self._backend.answer(cursor, request)
+        problems = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
+        return (*transports.postgres_health.invalid_indexes(cursor, self._backend), *problems)
+
+    def _load_several(self, cursor: PostgresCursor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+        """Load several threads in one statement. Each whose rows are not enough is loaded by itself."""
+        if self._options.by_thread:
+            return tuple(self._answer(cursor, load) for load in request.loads)
+        replies = cursor.run(self._backend.load_several(request))
+        return tuple(
+            reply if isinstance(reply, LoadedRows) else self._answer(cursor, load)
+            for load, reply in zip(request.loads, replies, strict=True)
+        )
 
     def _own_facts(self) -> dict[str, Any]:
         options = self._options
@@ -213,18 +287,35 @@ class PostgresServer:
             if not self._run(lambda cursor: cursor.run(statement), repeatable=False, checked=True):
                 raise Conflict
             return None
-        if isinstance(request, WriteMemories):
+        if isinstance(request, DropThread) and not self._options.by_thread:
+            drop = self._backend.drop_thread(request, self._synchronous_commit())
+            if self._run(lambda cursor: cursor.run(drop)):
+                return None
+        if request.access.subject == "memories":
+            return self._change_memories(request)
+        if request.access.subject == "storage":
+            return self._change_storage(request)
+        return self._change_in_transaction(request)
+
+    def _change_memories(self, request: Request[Any]) -> Any:
+        if isinstance(request, memories.requests.WriteMemories):
             return self._write_memories(request)
-        if isinstance(request, CreateVectorIndex):
+        if isinstance(request, memories.requests.CreateVectorIndex):
             return self._create_vector_index(request)
-        if isinstance(request, CompactStorage):
+        return self._change_in_transaction(request)
+
+    def _change_storage(self, request: Request[Any]) -> Any:
+        if isinstance(request, health.requests.CompactStorage):
             return self._compact()
-        reply = self._run(
+        self._change_in_transaction(request)
+        return health.requests.FilesState(clean=None, remains=transports.postgres_health.REMAINS)
+
+    def _change_in_transaction(self, request: Request[Any]) -> Any:
+        return self._run(
             lambda cursor: cursor.transaction(BEGIN_WRITE, lambda: self._answer_durably(cursor, request)),
             repeatable=request.access.repeatable,
             checked=isinstance(request, Commit),
         )
-        return FilesState(clean=None, remains=postgres_health.REMAINS) if isinstance(request, CleanFiles) else reply
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
@@ -242,7 +333,9 @@ class PostgresServer:
             self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
         except Conflict:
             keys = tuple(memory.row.memory_key for memory in request.puts)
-            self.read(GetMemories(request.tenant, keys, 0))  # raises Corrupt if a damaged memory has one of the numbers
+            self.read(
+                memories.requests.GetMemories(request.tenant, keys, 0)
+            )  # raises Corrupt if a damaged memory has one of the numbers
             raise
 
     def _create_vector_index(self, request: CreateVectorIndex) -> None:
@@ -252,7 +345,7 @@ class PostgresServer:
         creates the index.
         """
         self._ready()
-        possible = self._backend.pgvector is not None and can_index(request.dims, request.metric)
+        possible = self._backend.pgvector is not None and postgres.pgvector.can_index(request.dims, request.metric)
         if possible and self._options.prepare:
             with self._untimed_cursor() as cursor:
                 self._create_index_locked(cursor, request)
@@ -278,7 +371,7 @@ class PostgresServer:
 
     def _compact(self) -> tuple[int, int]:
         with self._untimed_cursor() as cursor:
-            return postgres_health.compact(cursor)
+            return transports.postgres_health.compact(cursor)
 
     # --- connections, retries, set-up
 
@@ -291,7 +384,7 @@ class PostgresServer:
                 cursor.disable_timeout()
                 yield cursor
         except TransientError as error:
-            raise _unavailable(error) from error.__cause__
+            raise _unavailable(error, error.__cause__) from error.__cause__
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated_errors(lambda: self._closed)
@@ -303,14 +396,24 @@ class PostgresServer:
         hold. Work that is not `repeatable` then raises Conflict, so that the plan reads before it continues. Work is
         `checked` if doing it twice is a Conflict: it is sent again if the server is there and reports another's loss.
         """
-        connections, timeout = self._ready(), self._options.timeout
+        connections, timeout = self._connections if self._is_ready else self._ready(), self._options.timeout
         started, may_repeat = time.monotonic(), True
         while True:
             cursor = None
             try:
-                with self._translated(), connections.cursor(timeout) as cursor:
+                pool = connections.pool
+                cursor = connections.lend(pool, timeout)
+                try:
                     return work(cursor)
-            except TransientError as error:
+                except ReadOnlySqlTransaction:
+                    cursor.connection.close()  # it leads to a server that is not the primary any more
+                    raise
+                finally:
+                    connections.take_back(pool, cursor)
+            except psycopg.Error as cause:
+                error = translated(cause, closed=self._closed)
+                if not isinstance(error, TransientError):
+                    raise error from cause
                 if error.lost_connection:
                     self._on_loss()
                 was_sent = cursor is not None
@@ -318,12 +421,12 @@ class PostgresServer:
                 is_known = is_alive or error.is_refusal  # else the work may have been done
                 is_over = time.monotonic() - started >= timeout
                 if error.lost_connection and was_sent and not (is_over or repeatable or (checked and is_known)):
-                    raise _LostReply(f"PostgreSQL: {error}") from error.__cause__
+                    raise _LostReply(f"PostgreSQL: {error}") from cause
                 # At once if only this connection or this transaction failed; not if a server or another node is away.
                 may_repeat = may_repeat and was_sent and is_alive != error.lost_connection
                 if not may_repeat or is_over:
                     kind = _NotNow if is_alive else TryLater
-                    raise kind(_unavailable(error), started=started, timeout=timeout) from error.__cause__
+                    raise kind(_unavailable(error, cause), started=started, timeout=timeout) from cause
                 may_repeat = False
 
     def _ready(self) -> Connections:
@@ -361,29 +464,30 @@ class PostgresServer:
                     answered = self._connections.is_reachable()
                 limit = min(self._options.timeout, _SETUP_SECONDS if answered else _CONTACT_SECONDS)
                 if time.monotonic() + pause > started + limit:
-                    raise _unavailable(error) from error.__cause__
+                    raise _unavailable(error, error.__cause__) from error.__cause__
             time.sleep(pause * (0.5 + random()))  # noqa: S311 - no secret
             pause = min(2 * pause, 0.5)
 
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
-        use = SchemaUse(options.read_only, options.migrate)
-        if drive(postgres_setup.needs_migration(blocks, use), execute):
+        state = drive(postgres_setup.state(blocks), execute)
+        if postgres_setup.needs_migration(state.versions, SchemaUse(options.read_only, options.migrate)):
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
             except CONCURRENT_SETUP as error:
                 raise TransientError("another process was setting up the schema at the same time") from error
             log_migration(postgres_setup.DATABASE, found)
-        wanted = options.wants_vectors and not options.read_only
-        self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
-        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
-        self._synchronous = drive(synchronous, execute)
+            state = drive(postgres_setup.state(blocks), execute)
+        self._backend.pgvector = state.pgvector
+        if state.pgvector is None and options.wants_vectors and not options.read_only:
+            self._backend.pgvector = drive(postgres_setup.install_pgvector(blocks), execute)
+        self._synchronous = postgres_setup.synchronous_commit(state.synchronous_commit, durability=options.durability)
 
 
-def _unavailable(error: TransientError) -> Unavailable:
+def _unavailable(error: TransientError, cause: BaseException | None) -> Unavailable:
     unavailable = Unavailable(f"PostgreSQL: {error}")
-    unavailable.__cause__ = error.__cause__
+    unavailable.__cause__ = cause
     return unavailable
 
 

@@ -71,30 +71,33 @@ def translated_errors(is_closed: Callable[[], bool]) -> Iterator[None]:
     """Raise psycopg's errors as ours. After `is_closed`, a lost connection is Closed."""
     try:
         yield
-    except sql.ProgramLimitExceeded as error:
-        raise ValueError(
-            f"PostgreSQL cannot store this; an id may be too long for an index: {message_of(error)}"
-        ) from error
-    except (sql.UniqueViolation, sql.DivisionByZero) as error:
-        raise Conflict from error
-    except (sql.DataCorrupted, sql.IndexCorrupted) as error:
-        raise Corrupt(f"PostgreSQL: {message_of(error)}") from error
-    except _PERMANENT as error:
-        raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
-    except _TRANSIENT as error:
-        if is_closed():
-            raise Closed from error
-        if _is_permanent(error):
-            raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
-        raise TransientError(
-            message_of(error),
-            lost_connection=is_connection_loss(error),
-            is_refusal=isinstance(error, sql.ReadOnlySqlTransaction),
-            is_answer=isinstance(error, PoolTimeout) or _NOT_YET in str(error),
-            is_silence=isinstance(error, psycopg.errors.ConnectionTimeout),
-        ) from error
     except psycopg.Error as error:
-        raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
+        raise translated(error, closed=is_closed()) from error
+
+
+def translated(error: psycopg.Error, *, closed: bool) -> Exception:
+    """Return psycopg's error as ours. If the Keep is `closed`, a lost connection is Closed."""
+    text = message_of(error)
+    match error:
+        case sql.ProgramLimitExceeded():
+            return ValueError(f"PostgreSQL cannot store this; an id may be too long for an index: {text}")
+        case sql.UniqueViolation() | sql.DivisionByZero():
+            return Conflict()
+        case sql.DataCorrupted() | sql.IndexCorrupted():
+            return Corrupt(f"PostgreSQL: {text}")
+    if isinstance(error, _PERMANENT) or not isinstance(error, _TRANSIENT):
+        return Unavailable(f"PostgreSQL: {text}")
+    if closed:
+        return Closed()
+    if _is_permanent(error):
+        return Unavailable(f"PostgreSQL: {text}")
+    return TransientError(
+        text,
+        lost_connection=is_connection_loss(error),
+        is_refusal=isinstance(error, sql.ReadOnlySqlTransaction),
+        is_answer=isinstance(error, PoolTimeout) or _NOT_YET in str(error),
+        is_silence=isinstance(error, psycopg.errors.ConnectionTimeout),
+    )
 
 
 def is_connection_loss(error: psycopg.Error) -> bool:

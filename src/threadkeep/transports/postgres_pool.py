@@ -7,25 +7,25 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import ConnectionTimeout, ReadOnlySqlTransaction
-from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.errors import Unavailable
 from threadkeep.transports.postgres_cursor import PostgresCursor, TimedConnection
 from threadkeep.transports.postgres_errors import message_of
+from threadkeep.transports.postgres_lent_cursor import LentCursor
 from threadkeep.transports.postgres_own_pool import OwnPool
 
 _LENT_SECONDS = 1.0
 _CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
 """`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
 _PROBE_SECONDS = 0.5
-_PREPARE_AFTER = 5
+AnyPool: TypeAlias = ConnectionPool[Any] | OwnPool
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
 
@@ -58,22 +58,25 @@ class Connections:
         self._has_connected = False
         self._backend = backend
         self._options = options
-        self._pool: ConnectionPool[Any] | OwnPool = self._lent or self._new_pool()
+        self.pool: AnyPool = self._lent or self._new_pool()
         self._forked = False
 
     def _new_pool(self) -> OwnPool:
-        return OwnPool(self._connect, min_size=self._options.min_size, max_size=self._options.max_size)
+        return OwnPool(self._new_cursor, min_size=self._options.min_size, max_size=self._options.max_size)
+
+    def _new_cursor(self) -> PostgresCursor:
+        return PostgresCursor(self._connect(), self._backend)
 
     def _connect(self) -> TimedConnection:
         options = self._options
         conninfo = self._conninfo if self._has_connected else self._first_conninfo
-        threshold = _PREPARE_AFTER if options.prepare else None
         try:
-            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=threshold)
+            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except ConnectionTimeout as error:
             hosts = " and ".join(f"{host or 'the socket'}:{port}" for host, port in self._addresses())
             raise ConnectionTimeout(f"no answer from {hosts}: {error}") from error
         connection.default_timeout = options.timeout
+        connection.prepares = options.prepare
         self._has_connected = True
         return connection
 
@@ -90,15 +93,15 @@ class Connections:
 
     def close(self, timeout: float) -> None:
         """Close our own pool. Wait for its thread at most `timeout` seconds, if it has one."""
-        if isinstance(self._pool, OwnPool):
-            self._pool.close(timeout)
+        if isinstance(self.pool, OwnPool):
+            self.pool.close(timeout)
 
     def after_fork_in_child(self) -> bool:
         """Leave the parent's connections alone. Return whether others can be made: not by a lent pool."""
-        self._inherited = self._pool  # keep a reference: collecting it could close what is the parent's
+        self._inherited = self.pool  # keep a reference: collecting it could close what is the parent's
         self._forked = True
         if self._lent is None:
-            self._pool = self._new_pool()
+            self.pool = self._new_pool()
         return self._lent is None
 
     def check_usable(self) -> None:
@@ -108,37 +111,47 @@ class Connections:
 
     def sizes(self) -> tuple[int, int]:
         """Return the smallest and the greatest number of connections."""
-        return self._pool.min_size, self._pool.max_size
+        return self.pool.min_size, self.pool.max_size
 
     @contextmanager
     def cursor(self, timeout: float) -> Iterator[PostgresCursor]:
-        """Lend a cursor on a pooled connection. The connection goes back with the settings that it had.
+        """Lend a cursor on a pooled connection."""
+        pool = self.pool
+        cursor = self.lend(pool, timeout)
+        try:
+            yield cursor
+        except ReadOnlySqlTransaction:
+            cursor.connection.close()  # it leads to a server that is not the primary any more
+            raise
+        finally:
+            self.take_back(pool, cursor)
+
+    def lend(self, pool: AnyPool, timeout: float) -> PostgresCursor:
+        """Lend a cursor on a connection of `pool`, until `take_back`. A fork replaces `self.pool`, but not this one.
 
         A lent pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
         somebody asks again.
         """
-        pool = self._pool
-        if not isinstance(pool, OwnPool):
-            timeout = min(timeout, _LENT_SECONDS)
-        connection = pool.getconn(timeout)
+        if isinstance(pool, OwnPool):
+            return pool.getconn(timeout)
+        lent = pool.getconn(min(timeout, _LENT_SECONDS))
         try:
-            autocommit, threshold = connection.autocommit, connection.prepare_threshold
-            if not autocommit:
-                connection.autocommit = True
-            if not self._options.prepare:
-                connection.prepare_threshold = None
-            try:
-                yield self._cursor_on(connection)
-            except ReadOnlySqlTransaction:
-                connection.close()  # it leads to a server that is not the primary any more
-                raise
-            finally:
-                connection.prepare_threshold = threshold
-                if not autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
-                    connection.autocommit = False
+            return LentCursor(lent, self._backend, prepares=self._options.prepare)
+        except BaseException:
+            pool.putconn(lent)
+            raise
+
+    def take_back(self, pool: AnyPool, cursor: PostgresCursor) -> None:
+        """Take a cursor back. A lent connection goes back to its pool with the settings that it had."""
+        if isinstance(pool, OwnPool):
+            pool.putconn(cursor)
+            return
+        assert isinstance(cursor, LentCursor)
+        try:
+            cursor.restore_settings()
         finally:
-            pool.putconn(connection)
-            if connection.closed and pool is self._lent:
+            pool.putconn(cursor.connection)
+            if cursor.connection.closed:
                 self._check_lent()
 
     def _check_lent(self) -> None:
@@ -156,13 +169,6 @@ class Connections:
             return
         with self._connect() as connection:
             yield PostgresCursor(connection, self._backend)
-
-    def _cursor_on(self, connection: psycopg.Connection[Any]) -> PostgresCursor:
-        if not isinstance(connection, TimedConnection):
-            return PostgresCursor(connection, self._backend)
-        if connection.cached_cursor is None:
-            connection.cached_cursor = PostgresCursor(connection, self._backend)
-        return connection.cached_cursor
 
 
 def _accepts(host: str, port: str) -> bool:

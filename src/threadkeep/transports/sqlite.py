@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import apsw
 
+from threadkeep import transports
+from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
@@ -25,20 +27,14 @@ from threadkeep.backends.sqlite.commits import commit_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
-from threadkeep.engine.health.requests import (
-    CleanFiles,
-    CompactStorage,
-    IntegrityCheck,
-    IntegrityProblem,
-    LoadStorageFacts,
-)
-from threadkeep.engine.requests import Batch, Commit, DropThread, MeasureStorage
-from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
+from threadkeep.engine.requests import Batch, Commit, DropThread
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
-from threadkeep.transports import sqlite_health
 from threadkeep.transports.migration_log import log_migration
-from threadkeep.transports.sqlite_health import query_number
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.requests import WriteMemories
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -74,7 +70,7 @@ class _SqliteCursor:
                 raise Corrupt(f"the value of a memory is damaged: {error}") from error
             raise
 
-    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+    def many(self, sql: str, values: Sequence[Any]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, values)
         return self.connection.total_changes() - before
@@ -129,7 +125,7 @@ class SqliteFile:
                 return NO_SCHEMA
             connection = self._connect_read_only()
             try:
-                return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
+                return self._versions(connection)
             finally:
                 connection.close()
 
@@ -145,34 +141,49 @@ class SqliteFile:
         with self._busy():
             source = self._connect_read_only()
             try:
-                sqlite_health.copy_database(source, path, on_progress)
+                transports.sqlite_health.copy_database(source, path, on_progress)
             finally:
                 source.close()
         return True
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        reader = self._begin_read()
+        with self._lock:
+            if self._paused or self._closed:
+                self._wait_until_open()
+            self._active += 1
+            reader = self._readers.pop() if self._readers else None
         try:
+            if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
+                reader.connection.close()
+                reader = None
             if reader is None:
                 reader = self._new_reader()
-            if isinstance(request, MeasureStorage):
-                return sqlite_health.storage_size(reader.connection, self._path)
-            if request.access.one_statement:
-                return self._backend.answer(reader, request)
-            if isinstance(request, LoadStorageFacts):
-                return sqlite_health.facts(reader.connection, self._path, self._durability)
-            if isinstance(request, IntegrityCheck):
-                return self._integrity_problems(reader, request)
-            return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
+            if request.access.subject == "storage":
+                return self._read_about_storage(reader, request)
+            if not request.access.one_statement:
+                return self._read_in_transaction(reader, request)
+            return self._backend.answer(reader, request)
         except apsw.Error as error:
             raise self._translate(error) from error
         finally:
             self._end(reader)
 
-    def _integrity_problems(self, reader: _SqliteCursor, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+    def _read_in_transaction(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
+        connection = reader.connection
+        connection.execute("BEGIN")
+        try:
+            reply = self._backend.answer(reader, request)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return reply
+
+    def _read_about_storage(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
         find_orphans = partial(self._backend.answer, reader, request)
-        return sqlite_health.integrity_problems(reader.connection, find_orphans)
+        return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; with strict durability they are durable when this returns.
@@ -181,7 +192,7 @@ class SqliteFile:
         """
         if self.read_only:
             raise ReadOnly
-        if any(isinstance(request, (CompactStorage, CleanFiles)) for request in requests):
+        if any(request.access.subject == "storage" for request in requests):
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
@@ -204,6 +215,14 @@ class SqliteFile:
         """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
         script = commit_script(batch, alone=True)
         return script is not None and self.try_write(*script)
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = sqlite.memories.write_script(self._backend.sql, request)
+        try:
+            return script is not None and self.try_write(*script)
+        except Conflict:
+            return False
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
@@ -240,20 +259,17 @@ class SqliteFile:
                 return self._at_once
             connection = self._connect()
             connection.set_busy_timeout(0)
+            connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
             self._at_once = connection.cursor()
             return self._at_once
 
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
-        if not isinstance(request, (CompactStorage, CleanFiles)):
+        if request.access.subject != "storage":
             return result(self.write([request])[0])
         with self._busy():
             connection = self._open_writer()
-            delete = partial(self._answer, connection, CleanFiles())
-            delete_partitions = partial(_in_transaction, connection, "BEGIN IMMEDIATE", delete)
-            if isinstance(request, CompactStorage):
-                return sqlite_health.compact(connection, self._path, delete_partitions)
-            return sqlite_health.clean_files(connection, delete_partitions)
+            return transports.sqlite_health.change(connection, request, self._path, self._answer_in_transaction)
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections.
@@ -305,22 +321,17 @@ class SqliteFile:
         finally:
             self._end()
 
-    def _begin_read(self) -> _SqliteCursor | None:
-        """Count a read as active and take an idle reader, if there is one. The lock is taken once for both."""
-        with self._lock:
-            self._enter()
-            reader = self._readers.pop() if self._readers else None
-        if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
-            reader.connection.close()
-            return None
-        return reader
-
     def _enter(self) -> None:
+        if self._paused or self._closed:
+            self._wait_until_open()
+        self._active += 1
+
+    def _wait_until_open(self) -> None:
+        """Wait until a fork is over, under the lock. Closed if it is closed."""
         if self._paused:
             self._changed.wait_for(lambda: not self._paused)
         if self._closed:
             raise Closed
-        self._active += 1
 
     def _end(self, reader: _SqliteCursor | None = None) -> None:
         """Count a request as done. Keep its reader for the next one, unless there are enough."""
@@ -337,10 +348,13 @@ class SqliteFile:
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_SqliteCursor(connection), request)
 
+    def _answer_in_transaction(self, connection: apsw.Connection, request: Request[Any]) -> Any:
+        return _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request))
+
     def _change_one(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """Execute one change in a transaction. Without a savepoint, which would write each page once more."""
         try:
-            return Reply(_in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request)))
+            return Reply(self._answer_in_transaction(connection, request))
         except ThreadkeepError as error:
             return Failure(error)
         except apsw.ConstraintError:
@@ -363,16 +377,18 @@ class SqliteFile:
         stamp = _stamp(self._path)
         connection = self._connect()
         try:
-            if self._needs_migration(connection):
+            if self._needs_migration(self._versions(connection)):
                 self._open_writer()
         except BaseException:
             connection.close()
             raise
         return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
 
-    def _needs_migration(self, connection: apsw.Connection) -> bool:
-        plan = sqlite_setup.needs_migration(self._backend.sql, self._schema_use, database=str(self._path))
-        return drive(plan, partial(_execute_setup, connection))
+    def _needs_migration(self, found: SchemaVersions) -> bool:
+        return needs_migration(found, self._schema_use, database=str(self._path))
+
+    def _versions(self, connection: apsw.Connection) -> SchemaVersions:
+        return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -414,14 +430,15 @@ class SqliteFile:
     def _prepare(self, connection: apsw.Connection) -> None:
         """Apply our settings to the file, and create or migrate the schema."""
         execute = partial(_execute_setup, connection)
+        found = self._versions(connection)
         drive(
-            sqlite_setup.settings(self._backend.sql),
+            sqlite_setup.settings(self._backend.sql, found),
             lambda statement: self._retry_while_busy(lambda: execute(statement)),
         )
-        if self._needs_migration(connection):
+        if self._needs_migration(found):
             migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
-            found = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
-            log_migration(str(self._path), found)
+            before = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
+            log_migration(str(self._path), before)
 
     def _retry_while_busy(self, work: Callable[[], T]) -> T:
         """Retry for `timeout` seconds: turning WAL on does not wait for locks by itself."""
@@ -540,7 +557,7 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
     """Shrink the file if much of it is free. Skip it if the file is busy: free pages are reused anyway."""
     connection.set_busy_timeout(0)
     try:
-        free, pages = query_number(connection, "PRAGMA freelist_count"), query_number(connection, "PRAGMA page_count")
+        free, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
         if free * _SHRINK_IF_FREE < pages:
             return
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_SHRINK})").fetchall()
@@ -548,6 +565,10 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    return int(str(connection.execute(f"PRAGMA {name}").fetchall()[0][0]))
 
 
 def _exists(path: Path) -> bool:
@@ -582,4 +603,9 @@ def is_foreign_database(path: str) -> bool:
 def _execute_setup(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
     """Execute a statement of a set-up plan."""
     assert isinstance(statement, SetupStatement)
-    return connection.execute(statement.sql, statement.values).fetchall()
+    try:
+        return connection.execute(statement.sql, statement.values).fetchall()
+    except apsw.SQLError as error:
+        if statement.missing_ok and "no such table" in str(error):
+            return []
+        raise

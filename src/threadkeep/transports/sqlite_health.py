@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from threadkeep.engine.health.requests import DATABASE, FilesState, IntegrityProblem
-from threadkeep.engine.requests import StorageSize
+from threadkeep.engine.health.requests import (
+    DATABASE,
+    CleanFiles,
+    CompactStorage,
+    FilesState,
+    IntegrityCheck,
+    IntegrityProblem,
+    LoadStorageFacts,
+)
+from threadkeep.engine.requests import MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.plan import Request
 
 _MAX_PROBLEMS = 100
 _PAGES_PER_STEP = 1000
@@ -30,6 +40,32 @@ _TABLES = (
 )
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 _MOUNTS = Path("/proc/mounts")
+
+
+def answer(
+    connection: apsw.Connection, request: Request[Any], path: Path, durability: str, find_orphans: Callable[[], Any]
+) -> Any:
+    """Answer a read about the storage as a whole. `find_orphans` is the backend's part of an IntegrityCheck."""
+    if isinstance(request, MeasureStorage):
+        return storage_size(connection, path)
+    if isinstance(request, LoadStorageFacts):
+        return facts(connection, path, durability)
+    assert isinstance(request, IntegrityCheck)
+    return integrity_problems(connection, find_orphans)
+
+
+def change(
+    connection: apsw.Connection,
+    request: Request[Any],
+    path: Path,
+    answer_in_transaction: Callable[[apsw.Connection, Request[Any]], Any],
+) -> Any:
+    """Execute a change of the storage as a whole. The backend answers its part, a CleanFiles, in a transaction."""
+    delete_empty_partitions = partial(answer_in_transaction, connection, CleanFiles())
+    if isinstance(request, CompactStorage):
+        return compact(connection, path, delete_empty_partitions)
+    assert isinstance(request, CleanFiles)
+    return clean_files(connection, delete_empty_partitions)
 
 
 def integrity_problems(

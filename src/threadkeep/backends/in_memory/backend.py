@@ -29,7 +29,7 @@ from threadkeep.engine.log.itemlog import (
     ItemId,
     ItemRange,
     join_ranges,
-    union,
+    new_tuple,
     unpack_range_list,
 )
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
@@ -49,6 +49,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     MeasureStorage,
@@ -76,7 +77,7 @@ class _Thread:
         return CheckpointRows(self.checkpoints.get((ns, id)), tuple(self.writes.get((ns, id), {}).values()))
 
     def latest(self, ns: str) -> str | None:
-        return max((id for (n, id), row in self.checkpoints.items() if n == ns and not row.hidden), default=None)
+        return max([id for (n, id), row in self.checkpoints.items() if n == ns and not row.hidden], default=None)
 
 
 class InMemoryBackend:
@@ -86,6 +87,7 @@ class InMemoryBackend:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
+            LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
             LoadItems: self._load_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
@@ -167,7 +169,11 @@ class InMemoryBackend:
     # --- lists over many threads
 
     def _scan_checkpoints(self, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
-        found = [each for key, thread in self._threads.items() for each in _matching(request, key, thread)]
+        threads: Iterable[tuple[ThreadKey, _Thread]] = self._threads.items()
+        if request.thread is not None:
+            key = ThreadKey(request.tenant, request.kind, request.thread)
+            threads = [(key, self._threads[key])] if key in self._threads else []
+        found = [each for key, thread in threads for each in _matching(request, key, thread)]
         found.sort(key=lambda each: (each.key.id, each.row.ns))
         found.sort(key=lambda each: each.row.id, reverse=True)
         return tuple(each for each in found if _is_after(request.after, each))[: request.limit]
@@ -270,22 +276,29 @@ def _items_of(
 ) -> dict[ItemId, bytes]:
     """Return the names, labels and range lists of some rows, and the items in `ranges`, except what is cached."""
     cached = cached if cached is not None and cached.epoch == thread.row.epoch else None
-    names = thread.row.nexts[NAMES] if thread.row.nexts else 0
-    found, wanted = list(found), list(ranges)
-    ids = [ItemId(NAMES, n) for n in range(cached.names if cached else 0, names)]
-    ids += [ItemId(SHARED, rows.row.labels) for rows in found if rows.row is not None]
-    shared = [
-        id
-        for rows in found
-        for each in ranges_of(rows, thread.row.nexts)
-        if each.lane in (RANGE_LISTS, SHARED)
-        for id in each.ids()
-    ]
-    if any(each.lane == RANGE_LISTS for each in wanted):
-        lists = [id for id in shared if id.lane == RANGE_LISTS and id in thread.items]
-        wanted += [each for id in lists for each in unpack_range_list(id, thread.items[id], thread.row.family)]
-    ids += shared + [id for each in union(wanted) for id in each.ids()]
-    return {id: thread.items[id] for id in ids if id in thread.items and not (cached and cached.items.has(id))}
+    nexts, stored = thread.row.nexts, thread.items
+    names, known = (nexts[NAMES] if nexts else 0), (cached.names if cached else 0)
+    wanted = [*ranges, ItemRange(NAMES, known, max(names - known, 0))]
+    lists: list[ItemRange] = []
+    for rows in found:
+        if rows.row is not None:
+            wanted.append(ItemRange(SHARED, rows.row.labels, 1))
+        for each in ranges_of(rows, nexts):
+            if each[0] == SHARED:
+                wanted.append(each)
+            elif each[0] == RANGE_LISTS:
+                lists.append(each)
+    if lists and any(each.lane == RANGE_LISTS for each in wanted):
+        ids = [at for each in lists for at in each.ids() if at in stored]
+        wanted += [each for at in ids for each in unpack_range_list(at, stored[at], thread.row.family)]
+    items: dict[ItemId, bytes] = {}
+    missing = [*wanted, *lists]
+    for lane, start, length in cached.items.lacking(missing) if cached is not None else missing:
+        for n in range(start, start + length):
+            at = new_tuple(ItemId, (lane, n))
+            if at in stored:
+                items[at] = stored[at]
+    return items
 
 
 def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iterator[ScannedCheckpoint]:

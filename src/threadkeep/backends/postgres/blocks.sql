@@ -17,8 +17,8 @@ SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 -- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
 
--- synchronous-commit: whether commits wait for the disk
-SHOW synchronous_commit;
+-- storage-state: whether commits wait for the disk, the schema of pgvector (see vector-schema), and the last migration
+SELECT current_setting('synchronous_commit'), ({vector-schema}), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
 
 -- schema-exists: returns a row if the schema exists
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;
@@ -149,6 +149,9 @@ CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
 -- join-in-order: the planner chooses the order
 JOIN
 
+-- tick-bits: the bits of `updated` that `tick` does not have
+8
+
 -- set-updated: set the time of the last change
 updated = :updated, tick = :tick
 
@@ -176,6 +179,20 @@ SELECT coalesce(sum(length(i.payload)), 0)
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
+-- load-scan: the same as scan-checkpoints; labels are looked up only for the checkpoints that are returned
+SELECT c.tenant, c.kind, c.thread_id, {checkpoint-columns}, l.payload, c.family
+FROM (
+    SELECT t.tenant, t.kind, t.id AS thread_id, t.family, c.thread, {checkpoint-columns}
+    FROM tk_threads t
+    JOIN tk_checkpoints c ON c.thread = t.thread
+    WHERE {conditions}
+    ORDER BY c.id DESC, t.id, c.ns LIMIT :limit
+) c
+LEFT JOIN LATERAL (
+    SELECT l.payload FROM tk_items l WHERE l.thread = c.thread AND l.lane = 2 AND l.n = c.labels OFFSET 0
+) l ON true
+ORDER BY c.id DESC, c.thread_id, c.ns;
+
 -- writes: the writes of some checkpoints
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = ANY (:ids::bytea[]);
 
@@ -187,38 +204,141 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
      runs AS (DELETE FROM tk_runs WHERE thread = :thread)
 DELETE FROM tk_threads WHERE thread = :thread;
 
+-- commit-drop: delete a thread and everything in it; returns whether it exists and whether it was deleted
+-- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see.
+-- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
+WITH seen AS MATERIALIZED (
+    SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
+), gone AS (
+    DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
+    RETURNING :number AS thread
+), items AS (DELETE FROM tk_items WHERE thread = (SELECT thread FROM gone)),
+     checkpoints AS (DELETE FROM tk_checkpoints WHERE thread = (SELECT thread FROM gone)),
+     writes AS (DELETE FROM tk_writes WHERE thread = (SELECT thread FROM gone)),
+     tags AS (DELETE FROM tk_tags WHERE thread = (SELECT thread FROM gone)),
+     runs AS (DELETE FROM tk_runs WHERE thread = (SELECT thread FROM gone))
+SELECT EXISTS (SELECT 1 FROM gone) FROM seen {setting};
+
 -- load-checkpoints: a thread's row (what = 0), checkpoints (1), their writes (2) and items (3), in one snapshot
--- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
-WITH thread AS (
+-- The planner does not know what a SELECT of a parameter returns. So a plan for all values costs as much as one for these
+-- values, and the server keeps it: planning took four times as long as executing.
+-- OFFSET 0 keeps the planner from reading all rows of a thread to join them with a few.
+WITH thread AS MATERIALIZED (
     SELECT * FROM tk_threads t WHERE {this-thread}
-), wanted AS (
+), wanted AS MATERIALIZED (
     SELECT w.n, w.ns, w.items, coalesce(w.id, (
-        SELECT c.id FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = w.ns AND c.hidden = 0
+        SELECT c.id FROM tk_checkpoints c WHERE c.thread = (SELECT :number) AND c.ns = w.ns AND c.hidden = 0
         ORDER BY c.id DESC LIMIT 1)) AS id
-    FROM unnest(:positions::bigint[], :spaces::bytea[], :ids::bytea[], :with_items::boolean[]) AS w (n, ns, id, items)
-), found AS (
+    FROM unnest(
+        (SELECT :positions::bigint[]), (SELECT :spaces::bytea[]), (SELECT :ids::bytea[]),
+        (SELECT :with_items::boolean[])
+    ) AS w (n, ns, id, items)
+), found AS MATERIALIZED (
     SELECT f.n, f.items, c.*
-    FROM wanted f JOIN tk_checkpoints c ON c.thread = :number AND c.ns = f.ns AND c.id = f.id
-), writes AS (
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_checkpoints c WHERE c.thread = (SELECT :number) AND c.ns = f.ns AND c.id = f.id OFFSET 0
+    ) c
+), writes AS MATERIALIZED (
     SELECT f.n, f.items, w.*
-    FROM wanted f JOIN tk_writes w ON w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = (SELECT :number) AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
 ), cached AS (
-    SELECT h.lane, h.spans::int8multirange AS spans
-    FROM unnest(:cached_lanes::bigint[], :cached_spans::text[]) AS h (lane, spans)
+    SELECT t.thread, h.lane, h.spans::int8multirange AS spans
+    FROM unnest((SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])) AS h (lane, spans)
     JOIN thread t ON t.epoch = :cached_epoch
-), needed AS (
-    SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
-    FROM (SELECT items, {refs-array refs} AS refs FROM found
-          UNION ALL SELECT items, {refs-array refs} FROM writes) r
-    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
-    WHERE r.items OR r.refs[k] IN (1, 2)
-    UNION ALL SELECT 2, int8range(labels, labels::bigint + 1) FROM found
-    UNION ALL SELECT 0, int8range(0, 2147483648)
-), missing AS (
-    SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
-    FROM (SELECT lane, range_agg(span) AS spans FROM needed GROUP BY lane) r LEFT JOIN cached h ON h.lane = r.lane
+), {load-missing}
+{load-thread}
+{load-rows};
+
+-- load-several: the rows of `load-checkpoints` for several threads
+WITH thread AS MATERIALIZED (
+    SELECT t.*, k.cached_epoch
+    FROM unnest(
+        (SELECT :numbers::bigint[]), (SELECT :tenants::bytea[]), (SELECT :kinds::text[]),
+        (SELECT :thread_ids::bytea[]), (SELECT :cached_epochs::bigint[])
+    ) AS k (thread, tenant, kind, id, cached_epoch)
+    CROSS JOIN LATERAL (
+        SELECT * FROM tk_threads t
+        WHERE t.thread = k.thread AND t.tenant = k.tenant AND t.kind = k.kind AND t.id = k.id OFFSET 0
+    ) t
+), wanted AS MATERIALIZED (
+    SELECT w.n, w.thread, w.ns, w.items, coalesce(w.id, (
+        SELECT c.id FROM tk_checkpoints c WHERE c.thread = w.thread AND c.ns = w.ns AND c.hidden = 0
+        ORDER BY c.id DESC LIMIT 1)) AS id
+    FROM unnest(
+        (SELECT :positions::bigint[]), (SELECT :owners::bigint[]), (SELECT :spaces::bytea[]), (SELECT :ids::bytea[]),
+        (SELECT :with_items::boolean[])
+    ) AS w (n, thread, ns, id, items)
+), found AS MATERIALIZED (
+    SELECT f.n, f.items, c.*
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_checkpoints c WHERE c.thread = f.thread AND c.ns = f.ns AND c.id = f.id OFFSET 0
+    ) c
+), writes AS MATERIALIZED (
+    SELECT f.n, f.items, w.*
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = f.thread AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
+), cached AS (
+    SELECT h.thread, h.lane, h.spans::int8multirange AS spans
+    FROM unnest(
+        (SELECT :cached_numbers::bigint[]), (SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])
+    ) AS h (thread, lane, spans)
+    JOIN thread t ON t.thread = h.thread AND t.epoch = t.cached_epoch
+), {load-missing}
+{load-thread}
+{load-rows};
+
+-- load-ancestors: a thread's row, checkpoints of a namespace in descending order, starting at an id, and their writes
+WITH thread AS MATERIALIZED (
+    SELECT * FROM tk_threads t WHERE {this-thread}
+), found AS MATERIALIZED (
+    SELECT row_number() OVER (ORDER BY c.id DESC) - 1 AS n, false AS items, c.*
+    FROM tk_checkpoints c
+    WHERE c.thread = (SELECT :number) AND c.ns = (SELECT :ns) AND c.id <= (SELECT :id)
+    ORDER BY c.id DESC LIMIT (SELECT :limit)
+), writes AS MATERIALIZED (
+    SELECT f.n, f.items, w.*
+    FROM found f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = (SELECT :number) AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
+), cached AS (
+    SELECT 0::bigint AS thread, 0::bigint AS lane, '{}'::int8multirange AS spans WHERE false
+), {load-missing}
+{load-thread}
+{load-rows};
+
+-- load-items: a thread's row and ranges of its items
+WITH thread AS MATERIALIZED (
+    SELECT * FROM tk_threads t WHERE {this-thread}
+), missing AS MATERIALIZED (
+    SELECT t.thread, r.lane, int8range(r.low, r.high) AS span
+    FROM thread t CROSS JOIN unnest(
+        (SELECT :lanes::bigint[]), (SELECT :starts::bigint[]), (SELECT :ends::bigint[])
+    ) AS r (lane, low, high)
+    WHERE r.low < r.high
 )
 {load-thread}
+UNION ALL
+{load-item-rows};
+
+-- load-missing: which items `found` and `writes` refer to and `cached` does not have
+needed AS (
+    SELECT r.thread, r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    FROM (SELECT thread, items, {refs-array refs} AS refs FROM found
+          UNION ALL SELECT thread, items, {refs-array refs} FROM writes) r
+    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
+    WHERE r.items OR r.refs[k] IN (1, 2)
+    UNION ALL SELECT thread, 2, int8range(labels, labels::bigint + 1) FROM found
+    UNION ALL SELECT thread, 0, int8range(0, 2147483648) FROM thread
+), missing AS MATERIALIZED (
+    SELECT r.thread, r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
+    FROM (SELECT thread, lane, range_agg(span) AS spans FROM needed GROUP BY thread, lane) r
+    LEFT JOIN cached h ON h.thread = r.thread AND h.lane = r.lane
+)
+
+-- load-rows: the rows of `found` and `writes`, and the items that are missing
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
        ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
@@ -228,13 +348,18 @@ SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
        ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
 FROM writes
 UNION ALL
-SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
+{load-item-rows}
+
+-- load-item-rows: the items of `missing`
+-- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
+SELECT 3, r.thread, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
-FROM missing r
-JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
-    AND i.n >= lower(r.span) AND i.n < upper(r.span)
-GROUP BY i.lane, i.n >> 8;
+FROM missing r CROSS JOIN LATERAL (
+    SELECT * FROM tk_items i
+    WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
+) i
+GROUP BY r.thread, i.lane, i.n >> 8
 
 -- load-thread-rows: a thread's row (what = 0), all its checkpoints (1) and writes (2), in one snapshot
 -- Also the items of the engine's lanes: names, range lists, labels and shapes (3); and the ranges of all its items (4).
@@ -275,7 +400,80 @@ WITH {threads}, committed AS (
 SELECT thread FROM committed {setting};
 
 -- commit-setting: how durable the commit is, if the server's setting differs
-CROSS JOIN set_config('synchronous_commit', :synchronous, true)
+CROSS JOIN set_config('synchronous_commit', {synchronous}, true)
+
+-- commit-small: apply one batch of few rows if its precondition holds; returns its thread, or no row
+WITH committed AS (
+    {change}
+){parts}
+SELECT thread FROM committed {setting};
+
+-- commit-one-existing: an existing thread, which must have the expected version
+UPDATE tk_threads AS t
+    SET epoch = :epoch, rev = :rev, nexts = :nexts, updated = :updated, tick = :tick, checkpoints = :checkpoints,
+        writes = :writes, bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source,
+        status = :status, labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
+        early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum
+    WHERE t.thread = :number AND t.epoch = :expect_epoch AND t.rev = :expect_rev
+    RETURNING t.thread
+
+-- commit-one-new: a new thread, which must not exist
+INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
+                            bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
+                            early_writes, bytes_check, checksum)
+    VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints,
+            :writes, :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :family,
+            :top_writes, :early_writes, :bytes, :checksum)
+    ON CONFLICT DO NOTHING RETURNING thread
+
+-- commit-few-items: new items, each with its own parameters
+items AS (
+    INSERT INTO tk_items (thread, lane, n, payload)
+    SELECT committed.thread, b.lane, b.n, b.payload FROM committed, (VALUES {rows}) AS b (lane, n, payload)
+)
+
+-- commit-many-items: new items
+-- An array inside of a SELECT has no known length when the statement is planned. So a plan for all values costs as much
+-- as one for these values, and the server keeps it instead of planning again.
+items AS (
+    INSERT INTO tk_items (thread, lane, n, payload)
+    SELECT committed.thread, b.lane, b.n, b.payload
+    FROM committed, unnest(
+        (SELECT :item_lanes::bigint[]), (SELECT :item_ns::bigint[]), (SELECT :item_payloads::bytea[])
+    ) AS b (lane, n, payload)
+)
+
+-- commit-one-checkpoint: a new checkpoint; an existing one makes the statement fail
+checkpoints AS (
+    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
+    SELECT thread, :checkpoint_ns, :checkpoint_id, :checkpoint_parent, :checkpoint_run, :checkpoint_step,
+           :checkpoint_source, :checkpoint_labels, :checkpoint_time, :checkpoint_hidden,
+           :checkpoint_refs, :checkpoint_body
+    FROM committed
+)
+
+-- commit-one-write: the new writes of one task; existing writes of the same task make the statement fail
+writes AS (
+    INSERT INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
+    SELECT thread, :write_ns, :write_checkpoint, :write_task, :write_path, :write_run, :write_time, :write_entries,
+           :write_refs, :write_body
+    FROM committed
+)
+
+-- commit-some-tags: index entries of new labels
+tags AS (
+    INSERT INTO tk_tags (thread, labels, tag)
+    SELECT committed.thread, b.labels, b.tag
+    FROM committed, unnest((SELECT :tag_labels::bigint[]), (SELECT :tags::bytea[])) AS b (labels, tag)
+    ON CONFLICT DO NOTHING
+)
+
+-- commit-some-runs: runs for the index of runs
+runs AS (
+    INSERT INTO tk_runs (thread, run)
+    SELECT committed.thread, b.run FROM committed, unnest((SELECT :runs::bytea[])) AS b (run)
+    ON CONFLICT DO NOTHING
+)
 
 -- commit-existing: existing threads, which must have the expected version
 existing_threads AS (

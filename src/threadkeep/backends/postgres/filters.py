@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import dumps
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from threadkeep.backends.sql.filters import Condition, compile_filter
+from threadkeep.backends.sql.filters import Condition, condition_for
 from threadkeep.backends.sql.json_sql import (
     FALSE,
     MAX_EXACT,
@@ -20,7 +20,7 @@ from threadkeep.backends.sql.json_sql import (
     fill,
     negate,
 )
-from threadkeep.engine.memories.filters import FilterNode
+from threadkeep.engine.memories.filters import Compare, Equal, FilterNode
 from threadkeep.engine.memories.json_text import escape
 
 _MAX_NUMBER = 10**390
@@ -33,7 +33,7 @@ def condition(node: FilterNode, column: str) -> Condition:
 
     The database must be in UTF-8: in another encoding `->` fails on characters that the encoding lacks.
     """
-    return compile_filter(node, PostgresJsonPath.of(Sql(column)), f"strpos({column}::text, %s) > 0")
+    return condition_for(node, PostgresJsonPath.of, column, f"strpos({column}::text, %s) > 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,19 @@ class PostgresJsonPath(JsonPath):
             return tested
         return fill("(SELECT {} FROM (SELECT {} AS json OFFSET 0) AS tk_found)", tested, self.json)
 
-    def equals_text(self, operand: str, *, wanted: bool) -> Sql:
+    def equals_text(self, node: Equal | Compare, *, wanted: bool) -> Sql:
         """Compare the JSON text, type included: `json_text.dump` writes each string in one way only."""
-        equal = fill("coalesce(({})::text = {}, FALSE)", self.json, self.parameter(dumps(operand)))
+        equal = fill("coalesce(({})::text = {}, FALSE)", self.json, self.operand(node, _json_string))
         return equal if wanted else negate(equal)
 
-    def compare_number(self, operator: str, operand: float) -> Check:
+    def compare_number(self, operator: str, node: Equal | Compare) -> Check:
         """Compare decimals. They are in the order of the floats, but beyond 2**53 they differ from them."""
+        operand: Any = node.operand
         if abs(operand) >= _MAX_NUMBER:
             return UNDECIDED
-        text = self.parameter(repr(operand))
+        text = self.operand(node, repr)
         holds = fill(f"coalesce({{}} {operator} {{}}::numeric, FALSE)", self._numeric(), text)
-        doubt = fill(f"length({{}}) >= {_MAX_DIGITS}", self.scalar)
+        doubt = fill(f"length({{}}) >= {_MAX_DIGITS}", self._digits())
         return Check(holds, doubt if abs(operand) < MAX_EXACT else any_of([doubt, self._may_equal(operand)]))
 
     def number_in(self, operands: list[int]) -> Check:
@@ -104,7 +105,12 @@ class PostgresJsonPath(JsonPath):
         return Check(fill("coalesce({} = ANY({}::numeric[]), FALSE)", self._numeric(), self.parameter(operands)))
 
     def _numeric(self) -> Sql:
-        return fill(f"CASE WHEN length({{}}) < {_MAX_DIGITS} THEN ({{}})::numeric END", self.scalar, self.scalar)
+        digits = self._digits()
+        return fill(f"CASE WHEN length({{}}) < {_MAX_DIGITS} THEN ({{}})::numeric END", digits, digits)
+
+    def _digits(self) -> Sql:
+        """Return the text of a number: its JSON, which need not be parsed once more."""
+        return fill("({})::text", self.json)
 
     def _may_equal(self, operand: float) -> Sql:
         """One of value and operand is an int and the other a float, and they may be equal."""
@@ -112,4 +118,9 @@ class PostgresJsonPath(JsonPath):
         margin = (abs(middle) >> 50) + 1
         low, high = self.parameter(repr(middle - margin)), self.parameter(repr(middle + margin))
         near = fill("{} BETWEEN {}::numeric AND {}::numeric", self._numeric(), low, high)
-        return fill(f"coalesce({{}} {match} '[.e]' AND {{}}, FALSE)", self.scalar, near)
+        return fill(f"coalesce({{}} {match} '[.e]' AND {{}}, FALSE)", self._digits(), near)
+
+
+def _json_string(operand: str) -> str:
+    """Return a str as it is written in a stored value."""
+    return dumps(escape(operand))

@@ -8,15 +8,16 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from threadkeep.backends.sql.memories import memory_id_values, memory_values
+from threadkeep.backends.sql.memories import MEMORY_COLUMNS, memory_columns, memory_id_values
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import vector_checksum
 from threadkeep.engine.memories.namespaces import partition_number
 from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 from threadkeep.engine.memories.words import mark, unmark
 
-Put: TypeAlias = tuple[dict[str, Any], NewMemory]
-"""A memory to store, and its row as values."""
+Put: TypeAlias = tuple[tuple[Any, ...], NewMemory]
+"""A memory to store, and its row as the values of `MEMORY_COLUMNS`."""
+_NUMBER, _PART, _SPACE, _COUNT = map(MEMORY_COLUMNS.index, ("memory", "part", "space", "vectors"))
 _LEXEME = re.compile(r"'([^']+)':([\d,]+)")
 """A word of a tsvector in its text form, with its positions."""
 _COLUMNS = {
@@ -35,17 +36,18 @@ _COLUMNS = {
 
 def in_lock_order(request: WriteMemories) -> tuple[list[Put], list[dict[str, Any]]]:
     """Return what is stored and what is deleted, sorted by number, so that two transactions do not deadlock."""
-    puts = zip(memory_values(request.tenant, request.puts), request.puts, strict=True)
-    deletes = (memory_id_values(request.tenant, key) for key in request.deletes)
-    return sorted(puts, key=lambda put: put[0]["memory"]), sorted(deletes, key=itemgetter("memory"))
+    puts = [(memory_columns(request.tenant, memory), memory) for memory in request.puts]
+    deletes = [memory_id_values(request.tenant, key) for key in request.deletes]
+    puts.sort(key=lambda put: put[0][_NUMBER])
+    return puts, sorted(deletes, key=itemgetter("memory"))
 
 
 def shared_values(request: WriteMemories, puts: Sequence[Put], deletes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the values that both statements use."""
     return {
         "tenant": to_bytes(request.tenant),
-        "memories": [values["memory"] for values, _ in puts],
-        "parts": [values["part"] for values, _ in puts],
+        "memories": [row[_NUMBER] for row, _ in puts],
+        "parts": [row[_PART] for row, _ in puts],
         "gone_memories": [each["memory"] for each in deletes],
         "gone_parts": [each["part"] for each in deletes],
     }
@@ -53,13 +55,22 @@ def shared_values(request: WriteMemories, puts: Sequence[Put], deletes: Sequence
 
 def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
     """Return the values of `write-memories`."""
+    columns = dict(zip(MEMORY_COLUMNS, zip(*[row for row, _ in puts], strict=True), strict=False))
     return {
         "now": request.now,
         "expired": request.expired,
-        **{name: [values[column] for values, _ in puts] for name, column in _COLUMNS.items()},
-        "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
+        **{name: columns.get(column, ()) for name, column in _COLUMNS.items()},
+        "ttls": [None if ttl is None else repr(ttl) for ttl in columns.get("ttl", ())],
         "words": [_lexemes(memory.words) if memory.words else None for _, memory in puts],
     }
+
+
+def put_values(request: WriteMemories) -> dict[str, Any]:
+    """Return the values of `put-memory`."""
+    (memory,) = request.puts
+    values = dict(zip(MEMORY_COLUMNS, memory_columns(request.tenant, memory), strict=True))
+    values["words"] = _lexemes(memory.words) if memory.words else None
+    return values
 
 
 def _lexemes(words: str) -> str:
@@ -84,23 +95,22 @@ def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]
     """Return the values of `write-vectors`. All vectors are one array of numbers, cut up by start and dimensions."""
     firsts = sorted({memory.row.namespace[0] for _, memory in puts} | {key.namespace[0] for key in request.deletes})
     stored = {memory.row.namespace[0] for _, memory in puts if memory.vectors}
-    vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
+    vectors = [(row, n, vector) for row, memory in puts for n, vector in enumerate(memory.vectors)]
     dims = [len(vector) // 4 for _, _, vector in vectors]
     return {
         "now": request.now,
-        "counts": [values["vectors"] for values, _ in puts],
+        "counts": [row[_COUNT] for row, _ in puts],
         "changed_parts": [partition_number(request.tenant, first) for first in firsts],
         "changed_firsts": [to_bytes(first) for first in firsts],
         "changed_stored": [int(first in stored) for first in firsts],
-        "vector_memories": [values["memory"] for values, _, _ in vectors],
-        "vector_parts": [values["part"] for values, _, _ in vectors],
+        "vector_memories": [row[_NUMBER] for row, _, _ in vectors],
+        "vector_parts": [row[_PART] for row, _, _ in vectors],
         "vector_fields": [n for _, n, _ in vectors],
-        "vector_spaces": [values["space"] for values, _, _ in vectors],
+        "vector_spaces": [row[_SPACE] for row, _, _ in vectors],
         "vector_starts": list(accumulate(dims, initial=0))[:-1],
         "vector_dims": dims,
         "vector_checksums": [
-            vector_checksum(values["memory"], n, values["vectors"], values["space"], vector)
-            for values, n, vector in vectors
+            vector_checksum(row[_NUMBER], n, row[_COUNT], row[_SPACE], vector) for row, n, vector in vectors
         ],
         "numbers": b"".join(vector for _, _, vector in vectors),
     }

@@ -57,6 +57,10 @@ tk_memories m
 -- memories-below: the planner chooses the index
 tk_memories m
 
+-- memory: a memory by number
+SELECT {memory-columns} FROM tk_memories m
+WHERE m.memory = :memory AND m.tenant IS NOT DISTINCT FROM :tenant AND {not-expired};
+
 -- memories: memories by number
 -- The number implies the tenant. IS NOT DISTINCT FROM keeps the planner from using an index on tenant.
 SELECT {memory-columns} FROM tk_memories m
@@ -119,6 +123,44 @@ ON CONFLICT (memory, part, field) DO UPDATE
 SET seq = excluded.seq, dims = excluded.dims, tenant = excluded.tenant, space = excluded.space,
     vector = excluded.vector, checksum = excluded.checksum;
 
+-- put-memory: add or replace a memory without vectors in a statement of its own; returns 1, or 0 if there is more to do
+-- It changes nothing if a stored memory with the same number has another key, or vectors.
+WITH put AS (
+    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
+                                  vectors, checksum, times, words_check)
+    VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, CAST(:value AS json),
+            CAST(:words AS tsvector), :vectors, :checksum, :times, :words_check)
+    {replace-memories} AND m.vectors = 0
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM put) {setting};
+
+-- put-many: the same for several memories; it fails with a division by zero if there is more to do
+-- The planner cannot see the arrays inside a SELECT, so a plan for any number of memories is as good as one for these.
+WITH put AS (
+    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
+                                  vectors, checksum, times, words_check)
+    SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
+           g.value::json, CAST(g.words AS tsvector), 0, g.checksum, g.times, g.words_check
+    FROM unnest((SELECT :memories::bigint[]), (SELECT :parts::bigint[]), (SELECT :spaces::bytea[]),
+                (SELECT :keys::bytea[]), (SELECT :created::bigint[]), (SELECT :updated::bigint[]),
+                (SELECT :expires::bigint[]), (SELECT :ttls::text[]), (SELECT :values::text[]), (SELECT :words::text[]),
+                (SELECT :checksums::bigint[]), (SELECT :times::bigint[]), (SELECT :words_checks::bigint[]))
+         AS g (memory, part, space, key, created, updated, expires, ttl, value, words, checksum, times, words_check)
+    {replace-memories} AND m.vectors = 0
+    RETURNING 1
+)
+SELECT 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS integer) {setting};
+
+-- delete-memory: delete a memory without vectors in a statement of its own; returns 1, or 0 if there is more to do
+WITH gone AS (
+    DELETE FROM tk_memories m
+    WHERE m.memory = :memory AND m.part = :part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.vectors = 0
+)
+SELECT CAST(NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory AND v.part = :part)
+            AND NOT EXISTS (SELECT 1 FROM tk_memories m
+                            WHERE m.memory = :memory AND m.part = :part AND m.vectors IS NULL) AS integer) {setting};
+
 -- replace-memories: replace an existing memory
 ON CONFLICT ({memory-key}) DO UPDATE
 SET {replaced-columns}, words = excluded.words
@@ -162,7 +204,7 @@ WHERE v.part = :part AND v.seq > :since;
 -- vector-schema: the schema of pgvector, if it is installed, supports iterative scans (0.8), and we may use it
 SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'vector' AND string_to_array(e.extversion, '.')::integer[] >= ARRAY[0, 8]
-  AND has_schema_privilege(n.oid, 'USAGE');
+  AND has_schema_privilege(n.oid, 'USAGE')
 
 -- create-extension: install pgvector, if we are allowed to
 CREATE EXTENSION IF NOT EXISTS vector;

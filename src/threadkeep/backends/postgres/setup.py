@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from threadkeep.backends.sql.setup import Blocks, SetupStatement
 from threadkeep.engine import schema_versions
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 
 DATABASE = "the database"
+
+
+class StorageState(NamedTuple):
+    """What a Keep must know of a database before it uses it."""
+
+    versions: SchemaVersions
+    pgvector: str | None = None
+    """The schema that pgvector is installed in, or None."""
+    synchronous_commit: str = ""
+    """The server's setting."""
+
+
+async def state(sql: Blocks) -> StorageState:
+    """Return the state of a database; its versions are NO_SCHEMA if it does not have our tables. One statement."""
+    rows = await SetupStatement(sql["storage-state"], missing_ok=True)
+    if not rows:
+        return StorageState(NO_SCHEMA)
+    synchronous, pgvector, version, _, *others = rows[0]
+    return StorageState(SchemaVersions.of_row(version, *others), pgvector, synchronous)
 
 
 async def versions(sql: Blocks) -> SchemaVersions:
@@ -15,9 +36,9 @@ async def versions(sql: Blocks) -> SchemaVersions:
     return SchemaVersions.of_row(rows[0][0], *rows[0][2:]) if rows else NO_SCHEMA
 
 
-async def needs_migration(sql: Blocks, use: SchemaUse) -> bool:
+def needs_migration(found: SchemaVersions, use: SchemaUse) -> bool:
     """Return whether the schema must be created or migrated; see `engine.schema_versions`."""
-    return schema_versions.needs_migration(await versions(sql), use, database=DATABASE)
+    return schema_versions.needs_migration(found, use, database=DATABASE)
 
 
 async def migrate(sql: Blocks, schema: str | None) -> int:
@@ -37,18 +58,15 @@ async def migrate(sql: Blocks, schema: str | None) -> int:
     return found
 
 
-async def find_pgvector(sql: Blocks, *, wanted: bool) -> str | None:
-    """Return the schema that pgvector is installed in, or None. If it is `wanted` and missing, try to install it."""
+async def install_pgvector(sql: Blocks) -> str | None:
+    """Try to install pgvector. Return the schema that it is installed in, or None."""
+    await SetupStatement(sql["create-extension"], refusal_ok=True)
     found = await SetupStatement(sql["vector-schema"])
-    if not found and wanted:
-        await SetupStatement(sql["create-extension"], refusal_ok=True)
-        found = await SetupStatement(sql["vector-schema"])
     return found[0][0] if found else None
 
 
-async def synchronous_commit(sql: Blocks, *, durability: str) -> str | None:
+def synchronous_commit(current: str, *, durability: str) -> str | None:
     """Return the synchronous_commit that our transactions must set, or None if the server's own setting is right."""
-    current = (await SetupStatement(sql["synchronous-commit"]))[0][0]
     if durability == "strict":
         return "on" if current == "off" else None
     return "off"

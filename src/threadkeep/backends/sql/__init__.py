@@ -9,3 +9,20 @@
 A dialect (`backends.sqlite`, `backends.postgres`) states only what differs. A new SQL database starts as a subclass of
 `SqlBackend` with its own schema file; the abstract methods are what it must say.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql import filters, health, memories
+
+__all__ = ["filters", "health", "memories"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what answers requests about memories or the storage when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

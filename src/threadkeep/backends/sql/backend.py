@@ -12,31 +12,37 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from threadkeep.backends.sql import commits, health, lists, memories, reads
+from threadkeep.backends import sql
+from threadkeep.backends.sql import commits, lists, reads
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.rows import (
     Row,
     Values,
     maybe_bytes,
     maybe_pack,
-    maybe_unpack,
     range_values,
     thread_row,
 )
-from threadkeep.engine.health.requests import IntegrityProblem
-from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes, unpack_id
+from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
-from threadkeep.engine.memories.checksums import memory_name
-from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import GetMemories, WriteMemories
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.requests import WriteMemories
+
 T = TypeVar("T")
+_scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+"""Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
+_UTF8 = ("utf-8", "surrogatepass")
+_FEW = 4
+"""The writes of so many checkpoints are read one checkpoint at a time."""
 _HIDDEN = {0: False, 1: True}
 _INT = {int}
 _OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
@@ -48,8 +54,11 @@ class SqlCursor(Protocol):
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
 
-    def many(self, sql: str, values: Sequence[Values]) -> int:
-        """Run a statement once for each set of values and return the number of rows changed."""
+    def many(self, sql: str, values: Sequence[Any]) -> int:
+        """Run a statement once for each set of values and return the number of rows changed.
+
+        A set is a mapping by name; SQLite also takes a tuple in the order of the names.
+        """
 
 
 class SqlBackend(ABC):
@@ -99,20 +108,39 @@ class SqlBackend(ABC):
 
     # --- what a dialect may do in fewer statements
 
-    def fetch_items(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> Iterator[Row]:
-        """Yield (lane, n, payload) for the items in some ranges."""
-        for each in ranges:
-            yield from db.rows("items", thread=number, **range_values(each))
+    def fetch_items(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> Iterable[Row]:
+        """Return (lane, n, payload) for the items in some ranges."""
+        sql, found = self.sql["items"], list[Row]()
+        for lane, start, length in ranges:
+            found += db.cursor.rows(sql, {"thread": number, "lane": lane, "start": start, "end": start + length})
+        return found
 
     def fetch_lengths(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> Iterator[Row]:
         """Yield (lane, n, stored length, first bytes) for the items in some ranges."""
         for each in ranges:
             yield from db.rows("item-lengths", thread=number, beginning=PREFIX_LENGTH, **range_values(each))
 
-    def fetch_writes(self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
-        """Yield the writes of some checkpoints."""
+    def fetch_checkpoint(self, db: SqlContext, number: int, ns: bytes, id: bytes | None) -> Row | None:
+        """Return a checkpoint; without an id, the latest visible one. None if there is none."""
+        latest = db.one("latest-checkpoint", thread=number, ns=ns) if id is None else (id,)
+        row = db.one("checkpoint", thread=number, ns=ns, id=latest[0]) if latest is not None else None
+        if latest is not None and row is None and id is None:
+            name = ns.decode(*_UTF8)
+            raise ValueError(f"the latest checkpoint of namespace {name!r} is in an index but not in the table")
+        return row
+
+    def fetch_writes(
+        self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes], *, adjacent: bool = False
+    ) -> Iterable[Row]:
+        """Return the writes of some checkpoints. `adjacent` says that there are few others between them."""
+        if adjacent and len(ids) > _FEW:
+            values = {"thread": number, "ns": ns, "low": min(ids), "high": max(ids)}
+            wanted = set(ids)
+            return [row for row in db.cursor.rows(self.sql["writes-between"], values) if row[1] in wanted]
+        sql, found = self.sql["writes"], list[Row]()
         for id in ids:
-            yield from db.rows("writes", thread=number, ns=ns, id=id)
+            found += db.cursor.rows(sql, {"thread": number, "ns": ns, "id": id})
+        return found
 
     def count_bytes(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> int:
         """Return the total size of the items in some ranges."""
@@ -120,13 +148,11 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number."""
-        if len(numbers) == 1:
-            return db.rows("memory", **values, memory=numbers[0])
         return db.rows("memories", **values, memories=json.dumps(numbers))
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
-        return memories.store_memories(db, request)
+        return sql.memories.store_memories(db, request)
 
     def restart_ttl(self, db: SqlContext, values: Sequence[Values]) -> None:
         """Start the ttl of memories again."""
@@ -147,7 +173,7 @@ class SqlBackend(ABC):
 
     def word_problems(self, db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
-        return health.word_problems(db)
+        return sql.health.word_problems(db)
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""
@@ -158,9 +184,9 @@ class SqlBackend(ABC):
     def key_values(self, key: ThreadKey) -> dict[str, Any]:
         """Return the values that identify a thread in a statement."""
         return {
-            "tenant": to_bytes(key.tenant),
+            "tenant": key.tenant.encode(*_UTF8),
             "kind": key.kind,
-            "thread_id": to_bytes(key.id),
+            "thread_id": key.id.encode(*_UTF8),
             "number": self.thread_number(key),
         }
 
@@ -199,10 +225,11 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(labels) is not int or type(time) is not int:
             raise _damaged_checkpoint(row, _OTHER_TYPE)
         try:
-            return CheckpointRow(
-                from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time,
-                _HIDDEN[hidden], self.unpack_refs(refs), body,
-            )  # fmt: skip
+            return new_tuple(CheckpointRow, (
+                ns.decode(*_UTF8), id.decode(*_UTF8), unpack_id(parent) if parent else None,
+                unpack_id(run) if run else None, step, source, labels, time, _HIDDEN[hidden], self.unpack_refs(refs),
+                body,
+            ))  # fmt: skip
         except Exception as error:
             raise _damaged_checkpoint(row, repr(error)) from error
 
@@ -212,10 +239,10 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(time) is not int:
             raise _damaged_writes(row, _OTHER_TYPE)
         try:
-            return WriteRow(
-                from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
-                _index(entries), self.unpack_refs(refs), body,
-            )  # fmt: skip
+            return new_tuple(WriteRow, (
+                ns.decode(*_UTF8), checkpoint.decode(*_UTF8), unpack_id(task), path.decode(*_UTF8),
+                unpack_id(run) if run else None, time, _index(entries), self.unpack_refs(refs), body,
+            ))  # fmt: skip
         except Exception as error:
             raise _damaged_writes(row, repr(error)) from error
 
@@ -235,7 +262,12 @@ def _shown(id: Any) -> str:
 
 def _index(entries: str) -> tuple[int, ...]:
     """Return the index of some writes. ValueError if it is not a list of integers."""
-    index = json.loads(entries)
+    try:
+        index, end = _scan_json(entries, 0)
+    except (StopIteration, TypeError, ValueError):
+        index, end = None, -1
+    if end < 0 or end != len(entries):  # spaces around it, or damaged
+        index = json.loads(entries)
     if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
         raise ValueError("the index of writes is damaged")
     return tuple(index)
@@ -259,10 +291,10 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
     key = getattr(request, "key", None)
     if isinstance(key, ThreadKey):
         owner = f"thread {key.id!r}"
-    elif isinstance(request, GetMemories):
-        owner = " or ".join(memory_name(*each) for each in request.keys)
+    elif request.access.subject == "memories":
+        owner = sql.memories.names_of(request) or "a memory"
     else:
-        owner = "a memory" if type(request) in memories.HANDLERS else "a thread"
+        owner = "a thread"
     if isinstance(error, Corrupt):
         return error if owner in str(error) or not isinstance(key, ThreadKey) else Corrupt(f"{owner}: {error}")
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")
@@ -284,23 +316,28 @@ class SqlContext:
         rows = self.rows(block, **values)
         return rows[0] if rows else None
 
-    def many(self, block: str, values: Iterable[Values]) -> int:
+    def many(self, block: str, values: Iterable[Any]) -> int:
         """Run a block once for each set of values and return the number of rows changed."""
         listed = list(values)
         return self.cursor.many(self.dialect.sql[block], listed) if listed else 0
 
     def thread(self, key: ThreadKey, *, lock: bool = False, unchecked: bool = False) -> tuple[int, ThreadRow] | None:
         """Return a thread's number and row, or None if it does not exist. Corrupt if its row is damaged."""
-        row = self.one("lock-thread" if lock else "thread", **self.dialect.key_values(key))
-        if row is None:
+        dialect = self.dialect
+        rows = self.cursor.rows(dialect.sql["lock-thread" if lock else "thread"], dialect.key_values(key))
+        if not rows:
             return None
-        return row[0], thread_row(row) if unchecked else checked_thread(thread_row(row), key)
+        row = thread_row(rows[0])
+        return rows[0][0], row if unchecked else checked_thread(row, key)
 
 
-_HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
-    **reads.HANDLERS,
-    **lists.HANDLERS,
-    **commits.HANDLERS,
-    **memories.HANDLERS,
-    **health.HANDLERS,
-}
+class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
+    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
+
+    def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
+        self.update(sql.memories.HANDLERS)
+        self.update(sql.health.HANDLERS)
+        return dict(self)[kind]
+
+
+_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})

@@ -29,6 +29,10 @@ SELECT {checkpoint-columns} FROM tk_checkpoints c WHERE c.thread = :thread ORDER
 -- writes: the writes of one checkpoint
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = :id;
 
+-- writes-between: the writes of all checkpoints of a namespace between two ids
+SELECT {write-columns} FROM tk_writes w
+WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint >= :low AND w.checkpoint <= :high;
+
 -- all-writes: all writes of a thread
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread ORDER BY w.ns, w.checkpoint, w.task;
 
@@ -116,7 +120,7 @@ EXISTS (SELECT 1 FROM tk_tags a WHERE a.thread = t.thread AND a.tag = :tag0{more
 t.tick DESC, t.updated DESC, t.kind, t.id
 
 -- after-updated: threads after the last one of the previous page
-t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
+t.tick <= :value >> {tick-bits} AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
 -- order-created: newest first
 t.created DESC, t.kind, t.id

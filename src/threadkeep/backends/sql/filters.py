@@ -16,9 +16,10 @@ test that the database cannot decide for some values has a doubt, which counts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from json import dumps
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.sql.json_sql import (
     MAX_EXACT,
@@ -26,6 +27,7 @@ from threadkeep.backends.sql.json_sql import (
     UNDECIDED,
     Check,
     JsonPath,
+    Operand,
     Sql,
     all_of,
     any_of,
@@ -46,7 +48,7 @@ from threadkeep.engine.memories.filters import (
     IsIn,
     NotNode,
 )
-from threadkeep.engine.memories.json_text import escape
+from threadkeep.engine.memories.json_text import escape, is_clean
 
 Condition: TypeAlias = tuple[str, list[Any]]
 """SQL with placeholders, and the parameters."""
@@ -54,29 +56,117 @@ Condition: TypeAlias = tuple[str, list[Any]]
 _MAX_PATH_PARAMETERS = 40
 _MAX_DOTS = 3
 _MAX_SUBSTRINGS = 8
+_MAX_SHAPE = 20
 _ESCAPE = "\x01"
 """The first character of each escape in a stored string."""
 _OPERATORS: Mapping[str, str] = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
-def compile_filter(node: FilterNode, root: JsonPath, substring_test: str) -> Condition:
-    """Return the condition for a filter on the JSON at `root`.
+class _Template(NamedTuple):
+    """The condition for all filters of one shape: its SQL, and where each parameter comes from.
 
-    `substring_test` tests whether the stored text contains its parameter. It is fast, so it comes first.
+    A parameter is the index of an operand with a function of it, or -1 with a value.
     """
+
+    text: str
+    params: tuple[tuple[int, Any], ...]
+
+
+_Shape: TypeAlias = tuple[tuple[str, str, str, bool], ...]
+"""What the SQL of a filter depends on. For each key: the key, the test, the kind of operand, whether it is literal."""
+_MakePath: TypeAlias = Callable[[Sql], JsonPath]
+_SAMPLES: Mapping[str, Any] = {
+    "str": "a", "int": 1, "float": 0.5, "zero": 0, "true": True, "false": False, "null": None
+}  # fmt: skip
+"""The kinds of operands. The operands of one kind differ only in the parameters that are computed from them."""
+_CONSTANTS = {True: "true", False: "false", None: "null"}
+_EQUAL, _NOT_EQUAL = "$eq", "$ne"
+
+
+def condition_for(node: FilterNode, make_path: _MakePath, column: str, substring_test: str) -> Condition:
+    """Return the condition for a filter on the JSON in a column.
+
+    `substring_test` tests whether the stored text contains its parameter. It is fast, so it comes first. The SQL for
+    filters that only test keys for scalars is made once for each shape: making it takes 200 calls, and this one 10.
+    """
+    shaped = _shape(node)
+    if shaped is None:
+        text, params = _compile_filter(node, make_path(Sql(column)), substring_test)
+        return text, [each.compute(each.node.operand) if type(each) is Operand else each for each in params]
+    shape, operands = shaped
+    template = _template(shape, make_path, column, substring_test)
+    return template.text, [source if n < 0 else source(operands[n]) for n, source in template.params]
+
+
+def _shape(node: FilterNode) -> tuple[_Shape, list[Any]] | None:
+    """Return the shape of a filter that tests some keys for scalars, and its operands. None for any other filter."""
+    shape, operands = [], []
+    for field in node.nodes if type(node) is AllOf else (node,):
+        if type(field) is not Field or ("." in field.key and not field.literal):
+            return None
+        leaf = field.node
+        test = leaf.name if type(leaf) is Compare else _EQUAL
+        if type(leaf) is NotNode:
+            leaf, test = leaf.node, _NOT_EQUAL
+        if type(leaf) is not Equal and (type(leaf) is not Compare or test == _NOT_EQUAL):
+            return None
+        kind = _kind(leaf.operand, is_equal=type(leaf) is Equal)
+        if kind is None:
+            return None
+        shape.append((field.key, test, kind, field.literal))
+        operands.append(leaf.operand)
+    return (tuple(shape), operands) if len(shape) <= _MAX_SHAPE else None
+
+
+def _kind(operand: Any, *, is_equal: bool) -> str | None:
+    """Return the kind of an operand, a key of `_SAMPLES`; None if its condition depends on the operand itself."""
+    type_name = type(operand).__name__
+    if type_name == "str":
+        return "str" if is_clean(operand) else None
+    if type_name == "int" or (type_name == "float" and not is_equal):
+        is_exact = -MAX_EXACT < operand < MAX_EXACT
+        return (type_name if operand or type_name == "float" else "zero") if is_exact else None
+    return _CONSTANTS.get(operand) if type_name in ("bool", "NoneType") else None
+
+
+@lru_cache(maxsize=512)
+def _template(shape: _Shape, make_path: _MakePath, column: str, substring_test: str) -> _Template:
+    """Return the condition for a shape. It is compiled with a sample of each kind of operand."""
+    leaves: list[Equal | Compare] = []
+    fields: list[FilterNode] = []
+    for key, test, kind, literal in shape:
+        leaf = Equal(_SAMPLES[kind]) if test in (_EQUAL, _NOT_EQUAL) else Compare(test, _SAMPLES[kind])
+        leaves.append(leaf)
+        fields.append(Field(key, NotNode(leaf) if test == _NOT_EQUAL else leaf, literal))
+    node = fields[0] if len(fields) == 1 else AllOf(tuple(fields))
+    text, params = _compile_filter(node, make_path(Sql(column)), substring_test)
+    positions = {id(leaf): n for n, leaf in enumerate(leaves)}
+    return _Template(
+        text,
+        tuple([(positions[id(each.node)], each.compute) if type(each) is Operand else (-1, each) for each in params]),
+    )
+
+
+def _compile_filter(node: FilterNode, root: JsonPath, substring_test: str) -> tuple[str, list[Any]]:
     text, params = all_of([_compile(node, root, wanted=True)])  # TRUE if it needs too many parameters
     substrings = _required_substrings(node)
     return " AND ".join([*[substring_test] * len(substrings), text]), [*substrings, *params]
 
 
-def name_parameters(condition: str, placeholder: str, operands: Iterable[Any]) -> tuple[str, dict[str, Any]]:
+def name_parameters(condition: str, placeholder: str, operands: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     """Return a condition with named parameters in place of placeholders, and the values by name."""
-    values = {f"filter{n}": value for n, value in enumerate(operands)}
+    text, names = _named(condition, placeholder)
+    return text, dict(zip(names, operands, strict=True))
+
+
+@lru_cache(maxsize=512)
+def _named(condition: str, placeholder: str) -> tuple[str, tuple[str, ...]]:
     pieces = condition.split(placeholder)
-    return "".join(piece + f":{name}" for piece, name in zip(pieces, values, strict=False)) + pieces[-1], values
+    names = tuple([f"filter{n}" for n in range(len(pieces) - 1)])
+    return "".join([piece + f":{name}" for piece, name in zip(pieces, names, strict=False)]) + pieces[-1], names
 
 
-def _required_substrings(node: FilterNode) -> list[str]:
+def _required_substrings(node: FilterNode) -> list[Operand]:
     """Return texts that a matching value must contain: equal keys, as `json_text.dump` writes them."""
     if isinstance(node, AllOf):
         return [text for each in node.nodes for text in _required_substrings(each)][:_MAX_SUBSTRINGS]
@@ -86,9 +176,14 @@ def _required_substrings(node: FilterNode) -> list[str]:
     if isinstance(operand, float) and operand.is_integer():
         operand = int(operand)
     has_one_spelling = isinstance(operand, (str, bool)) or (isinstance(operand, int) and 0 < abs(operand) < MAX_EXACT)
-    if not has_one_spelling:
-        return []
-    return [f"{dumps(escape(node.key))}:{dumps(escape(operand) if isinstance(operand, str) else operand)}"]
+    return [Operand(node.node, partial(_spelled, dumps(escape(node.key))))] if has_one_spelling else []
+
+
+def _spelled(key: str, operand: Any) -> str:
+    """Return a key and its value as `json_text.dump` writes them."""
+    if isinstance(operand, float):
+        operand = int(operand)
+    return f"{key}:{dumps(escape(operand) if isinstance(operand, str) else operand)}"
 
 
 def _compile(node: FilterNode, path: JsonPath, *, wanted: bool) -> Sql:
@@ -144,37 +239,38 @@ def _exists(_: Exists, path: JsonPath, *, wanted: bool) -> Sql:
 
 
 def _equal(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
-    return _EQUALS[type(node.operand)](node.operand, path, wanted=wanted)
+    return _EQUALS[type(node.operand)](node, path, wanted=wanted)
 
 
-def _equals_none(_: None, path: JsonPath, *, wanted: bool) -> Sql:
+def _equals_none(_: Equal, path: JsonPath, *, wanted: bool) -> Sql:
     return guarded(path.is_null(), Check(TRUE), wanted=wanted)
 
 
-def _equals_bool(operand: bool, path: JsonPath, *, wanted: bool) -> Sql:  # noqa: FBT001 - the value itself
-    test = path.is_true() if operand else negate(path.is_true())
+def _equals_bool(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
+    test = path.is_true() if node.operand else negate(path.is_true())
     return guarded(path.has_type("bool"), Check(test), wanted=wanted)
 
 
-def _equals_text(operand: str, path: JsonPath, *, wanted: bool) -> Sql:
-    return path.equals_text(escape(operand), wanted=wanted)
+def _equals_text(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
+    return path.equals_text(node, wanted=wanted)
 
 
-def _equals_number(operand: float, path: JsonPath, *, wanted: bool) -> Sql:
-    return guarded(path.has_type("number"), path.compare_number("=", operand), wanted=wanted)
+def _equals_number(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
+    return guarded(path.has_type("number"), path.compare_number("=", node), wanted=wanted)
 
 
-def _equals_list(operand: list[Any], path: JsonPath, *, wanted: bool) -> Sql:
+def _equals_list(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
+    operand: list[Any] = node.operand
     if all(map(_is_scalar, operand)):
         return _elements(Elements(tuple(map(Equal, operand))), path, wanted=wanted)
     return guarded(path.has_type("list"), Check(path.has_length(len(operand))), wanted=True) if wanted else TRUE
 
 
-def _equals_dict(operand: dict[str, Any], path: JsonPath, *, wanted: bool) -> Sql:
+def _equals_dict(node: Equal, path: JsonPath, *, wanted: bool) -> Sql:
     """Test the scalars of a dict. The condition does not test that there are no other keys."""
     if not wanted:
         return TRUE
-    scalars = ((key, inner) for key, inner in operand.items() if _is_scalar(inner))
+    scalars = ((key, inner) for key, inner in node.operand.items() if _is_scalar(inner))
     inside = (_equal(Equal(inner), path.key(key), wanted=True) for key, inner in scalars)
     return all_of([_is_dict(IsDict(), path, wanted=True), *inside])
 
@@ -199,11 +295,11 @@ def _is_in(node: IsIn, path: JsonPath, *, wanted: bool) -> Sql:
 def _compare(node: Compare, path: JsonPath, *, wanted: bool) -> Sql:
     operator, operand = _OPERATORS[node.name], node.operand
     if not isinstance(operand, str):
-        exact = guarded(path.has_type("number"), path.compare_number(operator, operand), wanted=wanted)
-        return all_of([path.may_compare(operator, operand), exact]) if wanted else exact
+        exact = guarded(path.has_type("number"), path.compare_number(operator, node), wanted=wanted)
+        return all_of([path.may_compare(operator, node), exact]) if wanted else exact
     if escape(operand) != operand:
         return guarded(path.has_type("str"), UNDECIDED, wanted=wanted)
-    check = Check(path.compare_text(operator, operand), path.contains_text(_ESCAPE))
+    check = Check(path.compare_text(operator, node), path.contains_text(_ESCAPE))
     return guarded(path.has_type("str"), check, wanted=wanted)
 
 

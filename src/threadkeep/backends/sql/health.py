@@ -10,7 +10,6 @@ from threadkeep.backends.sql.memories import stored_vector
 from threadkeep.backends.sql.rows import FAMILY, Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
-    MALFORMED_ROW_ERRORS,
     MEMORY,
     WRONG_WORDS,
     CleanFiles,
@@ -33,6 +32,7 @@ from threadkeep.engine.log.records import thread_problem
 from threadkeep.engine.memories.checksums import check_vector, memory_name, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
 from threadkeep.engine.memories.words import words_check
+from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 

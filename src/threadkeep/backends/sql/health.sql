@@ -74,4 +74,4 @@ WHERE m.n > :after AND m.n <= :last AND m.words_check IS NOT NULL;
 SELECT max(n) FROM (SELECT n FROM tk_memories WHERE n > :after ORDER BY n LIMIT :limit);
 
 -- stale-tick: returns a row if the index by time has a wrong entry for a thread
-SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> 8;
+SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> {tick-bits};

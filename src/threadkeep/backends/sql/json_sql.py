@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, ClassVar, NamedTuple
 
+from threadkeep.engine.memories.filters import Compare, Equal
+from threadkeep.engine.memories.json_text import escape
+
 MAX_EXACT = 1 << 53
 """Below this, an int and a float compare exactly."""
 _MAX_PARAMETERS = 500
 """Parameters of a condition. They bound the depth of its expression, which SQLite limits to 1,000."""
 
 
+class Operand(NamedTuple):
+    """A parameter that is computed from the operand of a node of a filter: of this node, or of another in its place."""
+
+    node: Any
+    compute: Callable[[Any], Any]
+
+
 class Sql(NamedTuple):
-    """A piece of SQL, and its parameters in the order of their placeholders."""
+    """A piece of SQL, and its parameters in the order of their placeholders: values, or `Operand`."""
 
     text: str
     params: tuple[Any, ...] = ()
@@ -35,8 +45,10 @@ UNDECIDED = Check(TRUE, TRUE)
 
 def fill(template: str, *pieces: Sql) -> Sql:
     """Return the template with the pieces in place of its `{}`, in this order."""
-    params = tuple(param for each in pieces for param in each.params)
-    return Sql(template.format(*(each.text for each in pieces)), params)
+    params: tuple[Any, ...] = ()
+    for each in pieces:
+        params += each.params
+    return Sql(template.format(*[each.text for each in pieces]), params)
 
 
 def negate(piece: Sql) -> Sql:
@@ -116,15 +128,15 @@ class JsonPath:
         """For a list: the test is true for one of its elements."""
         raise NotImplementedError
 
-    def compare_number(self, operator: str, operand: float) -> Check:
-        """For a number: compare it with an operand."""
+    def compare_number(self, operator: str, node: Equal | Compare) -> Check:
+        """For a number: compare it with the operand of a node."""
         raise NotImplementedError
 
     def number_in(self, operands: list[int]) -> Check:
         """For a number: it is one of these ints, which are below MAX_EXACT."""
         raise NotImplementedError
 
-    def may_compare(self, operator: str, operand: float) -> Sql:  # noqa: ARG002 - the signature of the override
+    def may_compare(self, operator: str, node: Equal | Compare) -> Sql:  # noqa: ARG002 - the signature of the override
         """Return a test that is true wherever `compare_number` is, and cheaper."""
         return TRUE
 
@@ -152,13 +164,13 @@ class JsonPath:
         """For a bool: it is true."""
         return fill(self.IS_TRUE, self.scalar)
 
-    def equals_text(self, operand: str, *, wanted: bool) -> Sql:
-        """Return whether the value is this string in its stored form, or is not if that is wanted."""
-        return guarded(self.has_type("str"), Check(self.compare_text("=", operand)), wanted=wanted)
+    def equals_text(self, node: Equal | Compare, *, wanted: bool) -> Sql:
+        """Return whether the value is the string of a node, or is not if that is wanted."""
+        return guarded(self.has_type("str"), Check(self.compare_text("=", node)), wanted=wanted)
 
-    def compare_text(self, operator: str, operand: str) -> Sql:
-        """For a string: compare it with an operand, both in their stored form."""
-        return fill(f"{{}} {operator} {{}}", self.scalar, self.parameter(operand))
+    def compare_text(self, operator: str, node: Equal | Compare) -> Sql:
+        """For a string: compare it with the string of a node, both in their stored form."""
+        return fill(f"{{}} {operator} {{}}", self.scalar, self.operand(node, escape))
 
     def text_in(self, operands: Iterable[str | int]) -> Sql:
         """For a string: it is one of these."""
@@ -175,3 +187,7 @@ class JsonPath:
     def parameter(self, operand: Any) -> Sql:
         """Return a placeholder for an operand."""
         return Sql(self.PLACEHOLDER, (operand,))
+
+    def operand(self, node: Any, compute: Callable[[Any], Any]) -> Sql:
+        """Return a placeholder for what is computed from the operand of a node."""
+        return Sql(self.PLACEHOLDER, (Operand(node, compute),))

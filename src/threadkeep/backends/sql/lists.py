@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.requests import (
+    MALFORMED_ROW_ERRORS,
     FindThreadsOfRuns,
     ListedThread,
     ListThreads,
@@ -78,9 +78,16 @@ class Conditions:
 
 
 def _scan_checkpoints(db: SqlContext, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
-    where = Conditions(db.dialect, {"limit": request.limit})
+    where = scan_conditions(db.dialect, request)
+    rows = db.cursor.rows(where.put_into("scan-checkpoints"), where.values)
+    return tuple(scanned_checkpoint(db.dialect, row) for row in rows)
+
+
+def scan_conditions(dialect: SqlBackend, request: ScanCheckpoints) -> Conditions:
+    """Return the conditions of a scan, and its limit."""
+    where = Conditions(dialect, {"limit": request.limit})
     if request.thread is not None:
-        where.add("where-thread", **_known_values(db, ThreadKey(request.tenant, request.kind, request.thread)))
+        where.add("where-thread", **_known_values(dialect, ThreadKey(request.tenant, request.kind, request.thread)))
     else:
         where.add("where-tenant", tenant=to_bytes(request.tenant))
         where.add("where-kind", kind=request.kind)
@@ -101,16 +108,16 @@ def _scan_checkpoints(db: SqlContext, request: ScanCheckpoints) -> tuple[Scanned
     where.add("where-step", step=request.step)
     where.add("where-run", run=maybe_pack(request.run))
     where.add_tags(request.tags, "c")
-    rows = db.cursor.rows(where.put_into("scan-checkpoints"), where.values)
-    return tuple(_scanned_checkpoint(db.dialect, row) for row in rows)
+    return where
 
 
-def _known_values(db: SqlContext, key: ThreadKey) -> dict[str, Any]:
+def _known_values(dialect: SqlBackend, key: ThreadKey) -> dict[str, Any]:
     """Return the values of a thread's key; the number is missing where the database assigns it."""
-    return {name: value for name, value in db.dialect.key_values(key).items() if value is not None}
+    return {name: value for name, value in dialect.key_values(key).items() if value is not None}
 
 
-def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
+def scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
+    """Read a row of `scan-checkpoints`. Corrupt if its thread's key cannot be read."""
     try:
         key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     except MALFORMED_ROW_ERRORS as error:

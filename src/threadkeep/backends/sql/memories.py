@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from threadkeep.backends.sql.rows import Row
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories.checksums import (
+    CHECKSUM_HEAD,
     MALFORMED_MEMORY_ERRORS,
     StoredVector,
     damaged_memory,
-    memory_checksum,
-    read_memory,
+    memory_name,
+    read_memories,
     read_vectors,
     sum_of_times,
     vector_checksum,
 )
-from threadkeep.engine.memories.filters import EVERYTHING
+from threadkeep.engine.memories.filters import is_everything
 from threadkeep.engine.memories.namespaces import (
     MemoryKey,
     Namespace,
@@ -25,6 +29,7 @@ from threadkeep.engine.memories.namespaces import (
     encode,
     memory_number,
     partition_number,
+    place,
     prefix_end,
 )
 from threadkeep.engine.memories.requests import (
@@ -56,6 +61,8 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
 _AND = "\n  AND "
+_UTF8 = ("utf-8", "surrogatepass")
+"""How ids become bytes, as in `to_bytes`."""
 _LAST = b"\xff"
 """Greater than every encoded namespace."""
 
@@ -69,32 +76,37 @@ def memory_id_values(tenant: str, key: MemoryKey) -> dict[str, Any]:
     }
 
 
-def memory_values(tenant: str, memories: Iterable[NewMemory]) -> Iterator[dict[str, Any]]:
-    """Yield memories as values."""
-    for memory in memories:
-        namespace, key, value, created, updated, expires, ttl = memory.row
-        space, key_bytes, count = encode(namespace), to_bytes(key), len(memory.vectors)
-        ids = memory_id_values(tenant, MemoryKey(namespace, key))
-        yield {
-            **ids,
-            "space": space,
-            "key": key_bytes,
-            "created": created,
-            "updated": updated,
-            "expires": expires,
-            "ttl": ttl,
-            "value": value,
-            "vectors": count,
-            "checksum": memory_checksum(ids["memory"], tenant, space, key_bytes, ttl, count, to_bytes(value)),
-            "times": sum_of_times(created, updated, expires),
-            "words_check": words_check(memory.words),
-        }
+MEMORY_COLUMNS = (
+    "memory", "part", "tenant", "space", "key", "created", "updated", "expires", "ttl", "value", "vectors", "checksum",
+    "times", "words_check",
+)  # fmt: skip
+"""The values of `put-memories`, in their order."""
+_SPACE, _COUNT = MEMORY_COLUMNS.index("space"), MEMORY_COLUMNS.index("vectors")
+
+
+def memory_columns(tenant: str, memory: NewMemory) -> tuple[Any, ...]:
+    """Return a memory as a row: the values of MEMORY_COLUMNS.
+
+    This is the longest step of a put, so `memory_number`, `memory_checksum`, `sum_of_times` and `words_check` are
+    written out here: one call instead of five. `tests/test_store_steps.py` compares them.
+    """
+    (namespace, key, value, created, updated, expires, ttl), vectors, words = memory
+    owner, space, partition, hash_prefix = place(tenant, namespace)
+    name = key.encode("utf-8", "surrogatepass")
+    hashed = blake2b(hash_prefix + len(name).to_bytes(4, "big") + name, digest_size=8).digest()
+    number, count = int.from_bytes(hashed, "big", signed=True), len(vectors)
+    minutes = ttl or (None if ttl is None else 0.0)
+    head = crc32(CHECKSUM_HEAD % (number, tenant, minutes, count, len(space), space, name))
+    checksum = crc32(value.encode("utf-8", "surrogatepass"), head)
+    times = created + updated + (expires or 0)
+    check = words_check(words) if words else 0
+    return number, partition, owner, space, name, created, updated, expires, ttl, value, count, checksum, times, check
 
 
 def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
     """Return the tenant, and the range of encoded namespaces that start with a prefix."""
     low = encode(prefix)
-    return {"tenant": to_bytes(tenant), "low": low, "high": prefix_end(low) if low else _LAST}
+    return {"tenant": tenant.encode(*_UTF8), "low": low, "high": prefix_end(low) if low else _LAST}
 
 
 # --- changes
@@ -102,16 +114,21 @@ def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
 
 def store_memories(db: SqlContext, request: WriteMemories) -> int:
     """Add, replace and delete memories, and return the number deleted. There must be no concurrent writer."""
-    deleted = _delete_memories(db, request)
-    values = list(memory_values(request.tenant, request.puts))
+    deleted = _delete_memories(db, request) if request.deletes else 0
+    if not request.puts:
+        return deleted
+    tenant = request.tenant
+    rows = [memory_columns(tenant, memory) for memory in request.puts]
     last = _last_row(db)
-    if db.many("put-memories", values) != len(values):
-        _get_memories(db, GetMemories(request.tenant, tuple([each.row.memory_key for each in request.puts]), 0))
+    if db.many("put-memories", rows) != len(rows):
+        _get_memories(db, GetMemories(tenant, tuple([each.row.memory_key for each in request.puts]), 0))
         raise Conflict  # unless a damaged memory, which that read, has one of the numbers
-    all_new = _last_row(db) - last == len(values)  # then no old vectors or words need to be deleted
-    _put_vectors(db, request, values, all_new=all_new)
-    words = ((value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True))
-    db.dialect.store_words(db, [(number, text) for number, text in words if text or not all_new])
+    all_new = _last_row(db) - last == len(rows)  # then no old vectors or words need to be deleted
+    if not all_new or any(memory.vectors for memory in request.puts):
+        _put_vectors(db, request, rows, all_new=all_new)
+    words = [(row[0], memory[2]) for row, memory in zip(rows, request.puts, strict=True) if memory[2] or not all_new]
+    if words:
+        db.dialect.store_words(db, words)
     return deleted
 
 
@@ -119,19 +136,17 @@ def _last_row(db: SqlContext) -> int:
     return int(db.rows("last-memory")[0][0])
 
 
-def _put_vectors(db: SqlContext, request: WriteMemories, values: Sequence[dict[str, Any]], *, all_new: bool) -> None:
+def _put_vectors(db: SqlContext, request: WriteMemories, rows: Sequence[tuple[Any, ...]], *, all_new: bool) -> None:
     """Store the vectors of memories. They replace the old vectors; surplus old ones are deleted."""
-    if all_new and not any(memory.vectors for memory in request.puts):
-        return
     seqs = {
         first: _count_changes(db, request, first, stored=1)
         for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts if memory.vectors)
     }
-    owners = [{"memory": each["memory"], "part": each["part"], "count": each["vectors"]} for each in values]
+    owners = [{"memory": row[0], "part": row[1], "count": row[_COUNT]} for row in rows]
     vectors = (
-        {"memory": value["memory"], "part": value["part"], "field": n, "seq": seq, "vector": vector}
-        | {"checksum": seq + vector_checksum(value["memory"], n, value["vectors"], value["space"], vector)}
-        for value, memory in zip(values, request.puts, strict=True)
+        {"memory": row[0], "part": row[1], "field": n, "seq": seq, "vector": vector}
+        | {"checksum": seq + vector_checksum(row[0], n, row[_COUNT], row[_SPACE], vector)}
+        for row, memory in zip(rows, request.puts, strict=True)
         if (seq := seqs.get(memory.row.namespace[0], 0))
         for n, vector in enumerate(memory.vectors)
     )
@@ -189,20 +204,21 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 
 
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
-    numbers = [memory_number(request.tenant, key) for key in request.keys]
-    rows = _fetch_by_number(db, request.tenant, numbers, request.now)
-    read = [read_memory(request.tenant, *row) for row in rows]
-    found = {row[:2]: row for row in read}  # by key, since another memory may have the same number
-    return tuple([found.get(key) for key in request.keys])
+    tenant, keys = request.tenant, request.keys
+    if len(keys) == 1:
+        values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": memory_number(tenant, keys[0])}
+        memories = read_memories(tenant, db.cursor.rows(db.dialect.sql["memory"], values))
+        return (memories[0] if memories and memories[0][:2] == keys[0] else None,)
+    numbers = [memory_number(tenant, key) for key in keys]
+    rows = db.dialect.fetch_memories(db, {"tenant": tenant.encode(*_UTF8), "now": request.now}, numbers)
+    found = {row[:2]: row for row in read_memories(tenant, rows)}  # by key: another one may have the same number
+    return tuple([found.get(key) for key in keys])
 
 
 def _get_memories_by_number(db: SqlContext, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
-    rows = _fetch_by_number(db, request.tenant, request.numbers, request.now)
-    return {row[0]: read_memory(request.tenant, *row) for row in rows}
-
-
-def _fetch_by_number(db: SqlContext, tenant: str, numbers: Sequence[int], now: int) -> list[Row]:
-    return db.dialect.fetch_memories(db, {"tenant": to_bytes(tenant), "now": now}, numbers)
+    values = {"tenant": to_bytes(request.tenant), "now": request.now}
+    rows = db.dialect.fetch_memories(db, values, request.numbers)
+    return {row[0]: memory for row, memory in zip(rows, read_memories(request.tenant, rows), strict=True)}
 
 
 def memory_conditions(
@@ -214,7 +230,7 @@ def memory_conditions(
     """
     blocks = [db.dialect.sql["below-prefix" if request.prefix else "of-tenant"], db.dialect.sql["not-expired"]]
     values = prefix_values(request.tenant, request.prefix) | {"now": request.now}
-    if request.filter != EVERYTHING:
+    if not is_everything(request.filter):
         condition, operands = db.dialect.prefilter(request.filter)
         blocks.append(condition)
         values |= operands
@@ -228,14 +244,19 @@ def _list_memories(db: SqlContext, request: ListMemories) -> tuple[MemoryRow, ..
         conditions.append(db.dialect.sql["after-memory"])
         values |= {"after_updated": updated, "after_space": encode(namespace), "after_key": to_bytes(key)}
     block = "list-memories-below" if request.prefix else "list-memories"
-    sql = db.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
+    sql = _with_conditions(db.dialect.sql[block], *conditions)
     rows = _filtered_rows(db, request.tenant, sql, values | {"limit": request.limit, "offset": request.offset})
-    return tuple([read_memory(request.tenant, *row) for row in rows])
+    return tuple(read_memories(request.tenant, rows))
+
+
+@lru_cache(maxsize=512)
+def _with_conditions(sql: str, *conditions: str) -> str:
+    return sql.replace("{conditions}", _AND.join(conditions))
 
 
 def _find_matching(db: SqlContext, request: FindMatching) -> frozenset[int]:
     conditions, values = memory_conditions(db, request)
-    sql = db.dialect.sql["matching-memories"].replace("{conditions}", _AND.join(conditions))
+    sql = _with_conditions(db.dialect.sql["matching-memories"], *conditions)
     return frozenset(row[0] for row in _filtered_rows(db, request.tenant, sql, values))
 
 
@@ -244,8 +265,7 @@ def _filtered_rows(db: SqlContext, tenant: str, sql: str, values: dict[str, Any]
     try:
         return db.cursor.rows(sql, values)
     except Corrupt:
-        for row in db.rows("malformed-memories", tenant=to_bytes(tenant)):
-            read_memory(tenant, *row)
+        read_memories(tenant, db.rows("malformed-memories", tenant=to_bytes(tenant)))
         raise
 
 
@@ -257,7 +277,24 @@ def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
 def _list_namespaces(db: SqlContext, request: ListNamespaces) -> tuple[Namespace, ...]:
     values = prefix_values(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
     values["start"] = encode(request.after) + b"\x00" if request.after is not None else values["low"]
-    return tuple([_read_namespace(request, *row) for row in db.rows("list-namespaces", **values)])
+    tenant, now, found = request.tenant, request.now, list[Namespace]()
+    for row in db.rows("list-namespaces", **values):
+        space, number, key, created, updated, expires, times = row
+        try:
+            is_right = number == _number(tenant, space, key) and times == created + updated + (expires or 0)
+        except MALFORMED_MEMORY_ERRORS:
+            is_right = False
+        if is_right and (expires is None or expires > now):
+            found.append(decode(space))
+        else:
+            found.append(_read_namespace(request, *row))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _number(tenant: str, space: bytes, key: bytes) -> int:
+    """Return the number of a memory by its columns. Each list of namespaces reads the same ones."""
+    return memory_number(tenant, (decode(space), from_bytes(key)))
 
 
 def _read_namespace(request: ListNamespaces, space: bytes, number: int, key: bytes, *times: int | None) -> Namespace:
@@ -280,7 +317,7 @@ def _count_memories(db: SqlContext, request: CountMemories) -> int:
 
 def _search_full_text(db: SqlContext, request: SearchFullText) -> WordMatches:
     conditions, values = memory_conditions(db, request)
-    sql = db.dialect.sql["search-words"].replace("{conditions}", _AND.join(conditions))
+    sql = _with_conditions(db.dialect.sql["search-words"], *conditions)
     rows = db.cursor.rows(sql, values | db.dialect.word_values(request.words) | {"limit": request.limit})
     return WordMatches(tuple(WordMatch(*row) for row in rows), is_all=len(rows) < request.limit)
 
@@ -341,6 +378,11 @@ def stored_vector(
 
 def _create_vector_index(_db: SqlContext, _request: CreateVectorIndex) -> None:
     """Do nothing: only pgvector has such an index."""
+
+
+def names_of(request: Request[Any]) -> str:
+    """Return how an error names the memories of a request; empty if they are not known."""
+    return " or ".join(memory_name(*each) for each in request.keys) if isinstance(request, GetMemories) else ""
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

@@ -23,9 +23,12 @@ m.tenant = :tenant
 -- below-prefix: memories of a tenant whose namespace starts with a prefix
 m.tenant = :tenant AND m.space >= :low AND m.space < :high
 
--- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
+-- insert-memories: the start of a statement that adds memories; the columns are in the order of `MEMORY_COLUMNS`
 INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, vectors,
                               checksum, times, words_check)
+
+-- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
+{insert-memories}
 VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :vectors, :checksum, :times,
         :words_check)
 {replace-memories};

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import (
     CachedItems,
@@ -17,6 +17,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     ranges_of,
@@ -26,6 +27,7 @@ from threadkeep.plan import Request
 
 if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
+    from threadkeep.backends.sql.rows import Row
 
 
 def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
@@ -33,27 +35,31 @@ def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
     if thread is None:
         return LoadedRows(None)
     number, row = thread
-    found = tuple(_load_checkpoint(db, number, want.ns, want.id) for want in request.wanted)
-    with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
-    ranges = [each for rows in with_items for each in ranges_of(rows, row.nexts)]
-    return LoadedRows(row, found, _load_items_of(db, number, row, found, ranges, request.cached))
+    found: list[CheckpointRows] = []
+    ranges: list[ItemRange] = []
+    for want in request.wanted:
+        rows = _load_checkpoint(db, number, want.ns, want.id)
+        found.append(rows)
+        if want.items:
+            ranges += ranges_of(rows, row.nexts)
+    return LoadedRows(row, tuple(found), _load_items_of(db, number, row, found, ranges, request.cached))
+
+
+def _load_several(db: SqlContext, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+    return tuple(_load_checkpoints(db, each) for each in request.loads)
 
 
 def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> CheckpointRows:
     """Return a checkpoint with its writes; without an id, the latest visible one."""
-    ns_bytes = to_bytes(ns)
-    if id is None:
-        latest = db.one("latest-checkpoint", thread=number, ns=ns_bytes)
-        if latest is None:
+    dialect, ns_bytes = db.dialect, ns.encode("utf-8", "surrogatepass")
+    id_bytes = id.encode("utf-8", "surrogatepass") if id is not None else None
+    row = dialect.fetch_checkpoint(db, number, ns_bytes, id_bytes)
+    if id_bytes is None:
+        if row is None:
             return CheckpointRows(None, ())
-        id_bytes = latest[0]
-    else:
-        id_bytes = to_bytes(id)
-    row = db.one("checkpoint", thread=number, ns=ns_bytes, id=id_bytes)
-    if row is None and id is None:
-        raise ValueError(f"the latest checkpoint of namespace {ns!r} is in an index but not in the table")
-    writes = db.dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
-    return CheckpointRows(db.dialect.checkpoint_row(row) if row else None, tuple(map(db.dialect.write_row, writes)))
+        id_bytes = row[1]
+    writes = dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
+    return CheckpointRows(dialect.checkpoint_row(row) if row else None, tuple(map(dialect.write_row, writes)))
 
 
 def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:
@@ -75,9 +81,10 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
     if thread is None:
         return LoadedRows(None)
     ns = to_bytes(request.ns)
-    ancestors = _follow_parents(db, thread[0], ns, request)
+    ancestors, adjacent = _follow_parents(db, thread[0], ns, request)
     writes: dict[str, list[WriteRow]] = {id: [] for id in ancestors}
-    for row in db.dialect.fetch_writes(db, thread[0], ns, list(map(to_bytes, ancestors))):
+    ids = list(map(to_bytes, ancestors))
+    for row in db.dialect.fetch_writes(db, thread[0], ns, ids, adjacent=adjacent):
         write = db.dialect.write_row(row)
         if write.checkpoint not in writes:
             raise Corrupt(f"writes on checkpoint {write.checkpoint!r} of thread {request.key.id!r} are damaged")
@@ -86,24 +93,33 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
     return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None))
 
 
-def _follow_parents(db: SqlContext, number: int, ns: bytes, request: LoadAncestors) -> dict[str, CheckpointRow]:
-    """Return a checkpoint and its ancestors by id.
+def _follow_parents(
+    db: SqlContext, number: int, ns: bytes, request: LoadAncestors
+) -> tuple[dict[str, CheckpointRow], bool]:
+    """Return a checkpoint and its ancestors by id, and whether most checkpoints between them are ancestors too.
 
     A parent usually has the next lower id, so each query reads ahead: 64 rows, then twice what was found so far.
     """
     ancestors: dict[str, CheckpointRow] = {}
-    nearby: dict[str, CheckpointRow] = {}
+    nearby: dict[bytes, Row] = {}
+    passed = 0
     id: str | None = request.id
     while id is not None and id not in ancestors and len(ancestors) < request.limit:
-        if id not in nearby:
-            limit = min(request.limit, max(64, 2 * len(ancestors)))
-            rows = db.rows("checkpoints-down", thread=number, ns=ns, id=to_bytes(id), limit=limit)
-            nearby = {row.id: row for row in map(db.dialect.checkpoint_row, rows)}
-        if id not in nearby:
+        key = to_bytes(id)
+        row = nearby.get(key)
+        if row is None:
+            limit = min(request.limit - len(ancestors), max(64, 2 * len(ancestors)))
+            rows = db.rows("checkpoints-down", thread=number, ns=ns, id=key, limit=limit)
+            nearby = {row[1]: row for row in rows}
+            row = nearby.get(key)
+            passed += len(rows)
+        if row is None:
+            for other in nearby.values():
+                db.dialect.checkpoint_row(other)  # raises if the id of one of them cannot be read
             break
-        ancestors[id] = nearby[id]
+        ancestors[id] = db.dialect.checkpoint_row(row)
         id = ancestors[id].parent
-    return ancestors
+    return ancestors, passed <= 2 * max(len(ancestors), 64)
 
 
 def _load_thread_rows(db: SqlContext, request: LoadThreadRows) -> LoadedRows:
@@ -128,30 +144,58 @@ def _load_items_of(
     ranges: Iterable[ItemRange],
     cached: CachedItems | None,
 ) -> dict[ItemId, bytes]:
-    """Return the names, labels and range lists of some rows, and the items in `ranges`, except what is cached."""
+    """Return the names, labels, shapes and range lists of some rows, and the items in `ranges`, except what is cached.
+
+    Range lists are read first, because the items that they name are wanted too.
+    """
     cached = cached if cached is not None and cached.epoch == thread.epoch else None
     names, known = (thread.nexts[NAMES] if thread.nexts else 0), (cached.names if cached else 0)
-    wanted = [*ranges, *(ItemRange(SHARED, rows.row.labels, 1) for rows in found if rows.row is not None)]
+    wanted = list(ranges)
+    lists: list[ItemRange] = []
+    for rows in found:
+        if rows.row is not None:
+            wanted.append(ItemRange(SHARED, rows.row.labels, 1))
+        for each in ranges_of(rows, thread.nexts):
+            if each[0] == SHARED:
+                wanted.append(each)
+            elif each[0] == RANGE_LISTS:
+                lists.append(each)
     if names > known:
         wanted.append(ItemRange(NAMES, known, names - known))
-    shared = [each for rows in found for each in ranges_of(rows, thread.nexts) if each.lane in (RANGE_LISTS, SHARED)]
-    items = _fetch_missing(db, number, shared, None)
-    if any(each.lane == RANGE_LISTS for each in wanted):
-        lists = [(item, stored) for item, stored in items.items() if item.lane == RANGE_LISTS]
-        wanted += [each for item, stored in lists for each in itemlog.unpack_range_list(item, stored, thread.family)]
+    items = _fetch_missing(db, number, lists, cached) if lists else {}
+    if lists and any(each.lane == RANGE_LISTS for each in wanted):
+        wanted += _listed_ranges(lists, items, cached, thread.family)
     return items | _fetch_missing(db, number, wanted, cached)
 
 
+def _listed_ranges(
+    lists: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None, family: int
+) -> list[ItemRange]:
+    """Return the ranges in some range lists, which were read just now or are cached."""
+    found: list[ItemRange] = []
+    for at in (at for each in lists for at in each.ids()):
+        if at in items:
+            found += itemlog.unpack_range_list(at, items[at], family)
+        elif cached is not None:
+            found += cached.items.range_lists.get(at.n, ())
+    return found
+
+
 def _fetch_missing(
-    db: SqlContext, number: int, ranges: Iterable[ItemRange], cached: CachedItems | None
+    db: SqlContext, number: int, ranges: Sequence[ItemRange], cached: CachedItems | None
 ) -> dict[ItemId, bytes]:
-    merged: Iterable[ItemRange] = itemlog.union(ranges)
-    missing = cached.items.lacking(merged) if cached is not None else merged
-    return {ItemId(lane, n): payload for lane, n, payload in db.dialect.fetch_items(db, number, missing)}
+    """Return the items in some ranges, except what is cached. If nothing is missing, no statement is run."""
+    missing: Sequence[ItemRange] = cached.items.lacking(ranges) if cached is not None else ranges
+    items: dict[ItemId, bytes] = {}
+    if missing:
+        for lane, n, payload in db.dialect.fetch_items(db, number, itemlog.union(missing)):
+            items[new_tuple(ItemId, (lane, n))] = payload
+    return items
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     LoadCheckpoints: _load_checkpoints,
+    LoadSeveral: _load_several,
     LoadItems: _load_items,
     MeasureItems: _measure_items,
     LoadAncestors: _load_ancestors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes, unpack_id
+from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import ThreadRow
@@ -13,6 +13,8 @@ from threadkeep.errors import Corrupt
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
+_UTF8 = ("utf-8", "surrogatepass")
+"""How `identity.from_bytes` decodes. Here it is written out, because each call of a read is counted."""
 THREAD_COLUMNS, FAMILY = 26, 21
 """How many columns the block `thread-columns` has, and where the family is."""
 
@@ -32,10 +34,6 @@ def maybe_unpack(data: bytes | None) -> str | None:
     return unpack_id(data) if data else None
 
 
-def _maybe_text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
 def range_values(items: ItemRange) -> dict[str, int]:
     """Return an item range as values."""
     return {"lane": items.lane, "start": items.start, "end": items.start + items.length}
@@ -48,7 +46,7 @@ def thread_row(row: Row) -> ThreadRow:
         top, run, step, source, status, labels, early, early_status, lease, *facts = rest
         family, top_writes, early_writes, bytes_check, checksum = facts[:5]
         return ThreadRow(
-            key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
+            key=ThreadKey(tenant.decode(*_UTF8), kind, id.decode(*_UTF8)),
             epoch=epoch,
             rev=rev,
             nexts=tuple(itemlog.read_varints(nexts)),
@@ -57,13 +55,13 @@ def thread_row(row: Row) -> ThreadRow:
             checkpoints=checkpoints,
             writes=writes,
             bytes=size,
-            top=_maybe_text(top),
-            run=maybe_unpack(run),
+            top=top.decode(*_UTF8) if top is not None else None,
+            run=unpack_id(run) if run else None,
             step=step,
             source=source,
             status=status,
             labels=labels,
-            early=_maybe_text(early),
+            early=early.decode(*_UTF8) if early is not None else None,
             early_status=early_status,
             lease=lease,
             family=family,

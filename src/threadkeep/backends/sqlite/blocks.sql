@@ -13,9 +13,6 @@ PRAGMA auto_vacuum = INCREMENTAL;
 -- journal-mode: write-ahead logging: readers do not wait for the writer
 PRAGMA journal_mode = WAL;
 
--- has-schema: returns a row if our tables exist
-SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema';
-
 -- schema-table: the table that holds the schema version
 CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
 DELETE FROM tk_schema;
@@ -26,6 +23,10 @@ SELECT * FROM tk_schema;
 
 -- set-version: store the schema version after a migration
 UPDATE tk_schema SET version = :version;
+
+-- latest-row: the greatest visible checkpoint in a namespace
+SELECT {checkpoint-columns} FROM tk_checkpoints c
+WHERE c.thread = :thread AND c.ns = :ns AND c.hidden = 0 ORDER BY c.id DESC LIMIT 1;
 
 -- schema-1: the tables of threads, in an empty database
 CREATE TABLE tk_threads (
@@ -170,18 +171,21 @@ ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
 ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
 
--- schema-6: index threads by `tick`, which is `updated` in units of 2^8 ms, a quarter of a second, as in PostgreSQL
+-- schema-6: index threads by `tick`, which is `updated` in units of 2^14 ms, 16 seconds
 -- SQLite writes an index whenever a column of it is set, even to the same value. So a trigger sets `tick`, and only if
 -- it changes: of the commits of a step, one writes the index. Items may be compressed with dictionary no. 2.
 UPDATE tk_schema SET readable = 6, writable = 6;
 ALTER TABLE tk_threads ADD COLUMN tick INTEGER NOT NULL DEFAULT 0;
-UPDATE tk_threads SET tick = updated >> 8;
+UPDATE tk_threads SET tick = updated >> 14;
 DROP INDEX tk_threads_updated;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 CREATE TRIGGER tk_threads_insert AFTER INSERT ON tk_threads
-BEGIN UPDATE tk_threads SET tick = new.updated >> 8 WHERE thread = new.thread; END;
-CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 8
-BEGIN UPDATE tk_threads SET tick = new.updated >> 8 WHERE thread = new.thread; END;
+BEGIN UPDATE tk_threads SET tick = new.updated >> 14 WHERE thread = new.thread; END;
+CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 14
+BEGIN UPDATE tk_threads SET tick = new.updated >> 14 WHERE thread = new.thread; END;
+
+-- tick-bits: the bits of `updated` that `tick` does not have
+14
 
 -- memory-key: the unique key of a memory
 memory
@@ -225,6 +229,11 @@ t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
 -- refs: item ranges are stored as packed bytes
 :refs
+
+-- where-tag: rows whose labels have a tag. The first condition skips a thread that does not have the tag at all, before
+-- its checkpoints are read; as an EXISTS, SQLite would make a join of it and test it last
+(SELECT 1 FROM tk_tags h WHERE h.thread = t.thread AND h.tag = :{tag} LIMIT 1) IS NOT NULL
+  AND EXISTS (SELECT 1 FROM tk_tags g WHERE g.thread = {alias}.thread AND g.labels = {alias}.labels AND g.tag = :{tag})
 
 -- join-in-order: look up the thread first, then its checkpoints
 CROSS JOIN

@@ -23,8 +23,8 @@ _MANY = 32
 def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     """Return the statements of a batch with their values; None if it is not the usual change of one op.
 
-    Usual is: one new checkpoint, or one new row of writes, and their items, labels and runs. With `alone`, the
-    statements are a transaction that rolls itself back if they fail; else they are for a transaction that has begun.
+    Usual is: one new or changed checkpoint, or one new row of writes, and their items, labels and runs. With `alone`,
+    the statements are a transaction that rolls itself back if they fail; else they are for one that has begun.
     This runs for every put and put_writes. It makes about 4 calls; `tests/test_budgets.py` counts them.
     """
     (
@@ -32,7 +32,7 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         removed_checkpoints, removed_writes, removed_items, removed_runs, drops_thread,
     ) = batch  # fmt: skip
     if (
-        len(checkpoints) + len(writes) != 1 or changed_checkpoints or changed_writes or removed_checkpoints
+        len(checkpoints) + len(changed_checkpoints) + len(writes) != 1 or changed_writes or removed_checkpoints
         or removed_writes or removed_items or removed_runs or drops_thread
         or len(items) > _MANY or len(labels) > 1 or len(runs) > 1
     ):  # fmt: skip
@@ -54,8 +54,10 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     else:
         this = (*key, *expect)
         values = [*this]
-    if checkpoints:
-        ns, id, parent, run, step, source, label, time, hidden, refs, body = checkpoints[0]
+    row_block = "insert-writes"
+    if checkpoints or changed_checkpoints:
+        row_block = "insert-checkpoint" if checkpoints else "replace-checkpoint"
+        ns, id, parent, run, step, source, label, time, hidden, refs, body = (checkpoints or changed_checkpoints)[0]
         values += (
             ns.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass"),
             None if parent is None else pack_id(parent), None if run is None else pack_id(run), step, source, label,
@@ -79,17 +81,17 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         values += (*this, pack_id(each))
     if expect is not None:
         values += thread_values
-    return _script(alone, expect is None, bool(checkpoints), len(items), len(tags), len(runs)), values
+    return _script(alone, expect is None, row_block, len(items), len(tags), len(runs)), values
 
 
 @lru_cache(maxsize=1024)
-def _script(alone: bool, new_thread: bool, is_put: bool, items: int, tags: int, runs: int) -> str:  # noqa: FBT001
+def _script(alone: bool, new_thread: bool, row_block: str, items: int, tags: int, runs: int) -> str:  # noqa: FBT001
     """Return the statements for so many rows."""
     sql = read_blocks("sqlite/commits.sql")
     statements = (
         sql["begin"] if alone else "",
         sql["insert-thread"] if new_thread else "",
-        sql["insert-checkpoint"] if is_put else sql["insert-writes"],
+        sql[row_block],
         sql["insert-item"] * items,
         sql["insert-tag"] * tags,
         sql["insert-run"] * runs,

@@ -27,6 +27,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 {insert} INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
 VALUES ({this-thread}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- replace-checkpoint: add or replace a checkpoint
+{insert} INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
+VALUES ({this-thread}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (thread, ns, id) DO UPDATE
+SET parent = excluded.parent, run = excluded.run, step = excluded.step, source = excluded.source,
+    labels = excluded.labels, time = excluded.time, hidden = excluded.hidden, refs = excluded.refs,
+    body = excluded.body;
+
 -- insert-writes: add the writes of a task; fail if they exist
 {insert} INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
 VALUES ({this-thread}, ?, ?, ?, ?, ?, ?, ?, ?, ?);

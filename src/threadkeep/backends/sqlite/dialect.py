@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.backend import SqlBackend
-from threadkeep.backends.sql.filters import name_parameters
-from threadkeep.backends.sqlite import filters
+from threadkeep.backends import sql, sqlite
+from threadkeep.backends.sql.backend import SqlBackend, SqlContext
+from threadkeep.backends.sql.rows import Row
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
-from threadkeep.engine.memories.filters import FilterNode
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.filters import FilterNode
 
 
 class SqliteDialect(SqlBackend):
     """SQLite. It uses the shared statements one by one, since each costs only microseconds."""
 
-    files = ("sql/common.sql", "sql/memories.sql", "sql/health.sql", "sqlite/blocks.sql", "sqlite/views.sql")
+    files = (
+        "sql/common.sql",
+        "sql/memories.sql",
+        "sql/health.sql",
+        "sqlite/blocks.sql",
+        "sqlite/memories.sql",
+        "sqlite/views.sql",
+    )
 
     def thread_number(self, key: ThreadKey) -> None:
         """Return None: the database assigns the number when the thread is created."""
@@ -30,7 +39,13 @@ class SqliteDialect(SqlBackend):
         """Read item ranges from varints."""
         return itemlog.unpack_ranges(stored)
 
+    def fetch_checkpoint(self, db: SqlContext, number: int, ns: bytes, id: bytes | None) -> Row | None:
+        """Return a checkpoint in one statement, also the latest: the table is its own index."""
+        values = {"thread": number, "ns": ns, "id": id}
+        rows = db.cursor.rows(self.sql["checkpoint" if id is not None else "latest-row"], values)
+        return rows[0] if rows else None
+
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""
-        condition, operands = filters.condition(filter, "m.value")
-        return name_parameters(condition, "?", operands)
+        condition, operands = sqlite.filters.condition(filter, "m.value")
+        return sql.filters.name_parameters(condition, "?", operands)

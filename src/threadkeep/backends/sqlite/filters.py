@@ -6,17 +6,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json import dumps
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from threadkeep.backends.sql.filters import Condition, compile_filter
+from threadkeep.backends.sql.filters import Condition, condition_for
 from threadkeep.backends.sql.json_sql import FALSE, TRUE, UNDECIDED, Check, JsonPath, Sql, fill
-from threadkeep.engine.memories.filters import FilterNode
+from threadkeep.engine.memories.filters import Compare, Equal, FilterNode
 from threadkeep.engine.memories.json_text import escape
 
 
 def condition(node: FilterNode, column: str) -> Condition:
     """Return the condition for a filter, with `?`. The column needs its table's name: json_each has a `value` too."""
-    return compile_filter(node, SqliteJsonPath.of(Sql(column)), f"instr({column}, ?) > 0")
+    return condition_for(node, SqliteJsonPath.of, column, f"instr({column}, ?) > 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +66,43 @@ class SqliteJsonPath(JsonPath):
         """For a list: the test is true for one of its elements."""
         return fill("EXISTS (SELECT 1 FROM json_each({}) AS tk_element WHERE {})", self.json, test)
 
-    def compare_number(self, operator: str, operand: float) -> Check:
+    def compare_number(self, operator: str, node: Equal | Compare) -> Check:
         """Compare int and float exactly. SQLite may read the last digit of a float wrong, and ints beyond 64 bits."""
+        operand: Any = node.operand
         if abs(operand) > sys.float_info.max:
             return UNDECIDED
-        near, fits = float(operand), isinstance(operand, int) and -(1 << 63) <= operand < 1 << 63
-        low, high = _margin(near)
-        doubt = fill("{} BETWEEN {} AND {}", self.scalar, self.parameter(low), self.parameter(high))
-        if fits or operand == near:
+        doubt = fill("{} BETWEEN {} AND {}", self.scalar, self.operand(node, _low), self.operand(node, _high))
+        if _fits(operand) or operand == float(operand):
             doubt = fill("typeof({}) = 'real' AND {}", self.scalar, doubt)
-        return Check(fill(f"{{}} {operator} {{}}", self.scalar, self.parameter(operand if fits else near)), doubt)
+        return Check(fill(f"{{}} {operator} {{}}", self.scalar, self.operand(node, _number)), doubt)
 
-    def may_compare(self, operator: str, operand: float) -> Sql:
+    def may_compare(self, operator: str, node: Equal | Compare) -> Sql:
         """Extract the value once, not three times. This is also true for text, and for true and false as 1 and 0."""
+        operand: Any = node.operand
         if abs(operand) > sys.float_info.max:
             return TRUE
-        low, high = _margin(float(operand))
-        limit, operator = (low, ">=") if operator in (">", ">=") else (high, "<=")
-        return fill(f"coalesce({{}} {operator} {{}}, FALSE)", self.scalar, self.parameter(limit))
+        limit, operator = (_low, ">=") if operator in (">", ">=") else (_high, "<=")
+        return fill(f"coalesce({{}} {operator} {{}}, FALSE)", self.scalar, self.operand(node, limit))
 
     def number_in(self, operands: list[int]) -> Check:
         """For a number: it is one of these. Any float is in doubt."""
         return Check(self.text_in(operands), fill("typeof({}) = 'real'", self.scalar))
 
 
-def _margin(near: float) -> tuple[float, float]:
-    """Return the bounds of the numbers that SQLite may confuse with this one."""
-    margin = abs(near) * 1e-12 + 1e-300
-    return near - margin, near + margin
+def _number(operand: float) -> float:
+    """Return a number as it is bound: an int of 64 bits, or a float."""
+    return operand if _fits(operand) else float(operand)
+
+
+def _fits(operand: float) -> bool:
+    return isinstance(operand, int) and -(1 << 63) <= operand < 1 << 63
+
+
+def _low(operand: float) -> float:
+    """Return the least of the numbers that SQLite may confuse with this one."""
+    return float(operand) - (abs(float(operand)) * 1e-12 + 1e-300)
+
+
+def _high(operand: float) -> float:
+    """Return the greatest of the numbers that SQLite may confuse with this one."""
+    return float(operand) + (abs(float(operand)) * 1e-12 + 1e-300)

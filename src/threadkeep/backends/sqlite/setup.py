@@ -7,24 +7,17 @@ from threadkeep.engine import schema_versions
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 
 
-async def settings(sql: Blocks) -> None:
+async def settings(sql: Blocks, found: SchemaVersions) -> None:
     """Change the settings that are stored in the file. Some take effect only while it is empty; WAL needs a lock."""
-    if not await SetupStatement(sql["has-tables"]):
+    if found == NO_SCHEMA and not await SetupStatement(sql["has-tables"]):
         await SetupStatement(sql["new-file-settings"])
     await SetupStatement(sql["journal-mode"])
 
 
 async def versions(sql: Blocks) -> SchemaVersions:
-    """Return the schema versions that the file states, or NO_SCHEMA."""
-    if not await SetupStatement(sql["has-schema"]):
-        return NO_SCHEMA
-    rows = await SetupStatement(sql["versions"])
+    """Return the schema versions that the file states, or NO_SCHEMA if it does not have our tables. One statement."""
+    rows = await SetupStatement(sql["versions"], missing_ok=True)
     return SchemaVersions.of_row(*rows[0]) if rows else NO_SCHEMA
-
-
-async def needs_migration(sql: Blocks, use: SchemaUse, *, database: str) -> bool:
-    """Return whether the schema must be created or migrated; see `engine.schema_versions`."""
-    return schema_versions.needs_migration(await versions(sql), use, database=database)
 
 
 async def migrate(sql: Blocks, *, database: str) -> int:

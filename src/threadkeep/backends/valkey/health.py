@@ -11,7 +11,6 @@ from threadkeep.backends.valkey.calls import Call, CallExecutor
 from threadkeep.backends.valkey.keys import keys_of_partitions, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.engine.health.requests import (
-    MALFORMED_ROW_ERRORS,
     CleanFiles,
     CompactStorage,
     FilesState,
@@ -31,6 +30,7 @@ from threadkeep.engine.identity import ThreadKey, decode_lossy, to_bytes
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 

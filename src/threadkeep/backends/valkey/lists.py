@@ -17,12 +17,12 @@ from threadkeep.backends.valkey.rows import (
     segments,
     thread_row,
 )
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.memories.namespaces import decode, encode
 from threadkeep.engine.requests import (
+    MALFORMED_ROW_ERRORS,
     FindThreadsOfRuns,
     ListedThread,
     ListThreads,

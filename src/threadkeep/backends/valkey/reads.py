@@ -19,7 +19,7 @@ from threadkeep.backends.valkey.rows import (
 )
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import WriteRow
 from threadkeep.engine.requests import (
     CachedItems,
@@ -30,6 +30,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     ranges_of,
@@ -44,6 +45,7 @@ class ValkeyReads:
         self._prefix = prefix
         self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
+            LoadSeveral: self._load_several,
             LoadItems: self._load_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
@@ -55,6 +57,9 @@ class ValkeyReads:
 
     def _load_checkpoints(self, executor: CallExecutor, request: LoadCheckpoints) -> LoadedRows:
         return self.load(executor, request.key, request.wanted, (), request.cached)
+
+    def _load_several(self, executor: CallExecutor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+        return tuple(self._load_checkpoints(executor, each) for each in request.loads)
 
     def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
         return self.load(executor, request.key, (), request.ranges, request.cached, unchecked=request.unchecked)
@@ -80,11 +85,13 @@ class ValkeyReads:
             version, row, size, rows, fields, values = reply
             thread = thread_row(row, size) if unchecked else read_thread(row, size, key)
             found, items = _read_checkpoints(rows), _read_items(fields, values)
-            with_items = [rows for want, rows in zip(wanted, found, strict=True) if want.items]
-            needed = [*ranges, *(each for rows in with_items for each in ranges_of(rows, thread.nexts))]
+            needed = list(ranges)
+            for want, each in zip(wanted, found, strict=True):
+                if want.items:
+                    needed += ranges_of(each, thread.nexts)
             valid = cached if cached is not None and cached.epoch == thread.epoch else None
             needed += _read_range_lists(needed, items, valid, thread.family)
-            more = self.load_items(executor, key, version, _missing(itemlog.union(needed), items, valid))
+            more = self.load_items(executor, key, version, _missing(needed, items, valid))
             if more is not None:
                 return LoadedRows(thread, found, items | more)
 
@@ -165,7 +172,13 @@ def _epoch(version: bytes) -> bytes:
 
 
 def _read_items(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
-    return {item_id(field): value for field, value in zip(fields, values, strict=True) if value is not None}
+    """Return items by id, in one call. A field is `i`, the lane, a colon and the number in its lane."""
+    items: dict[ItemId, bytes] = {}
+    for field, value in zip(fields, values, strict=True):
+        if value is not None:
+            lane, _, n = field[1:].partition(b":")
+            items[new_tuple(ItemId, (int(lane), int(n)))] = value
+    return items
 
 
 def _read_checkpoints(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[CheckpointRows, ...]:
@@ -189,5 +202,6 @@ def _read_range_lists(
 
 
 def _missing(ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None) -> list[ItemId]:
-    ids = (id for each in ranges for id in each.ids())
-    return [id for id in ids if id not in items and not (cached is not None and cached.items.has(id))]
+    """Return the ids of some items, each once, except those that came along or are cached."""
+    missing = cached.items.lacking(ranges) if cached is not None else ranges
+    return [id for each in itemlog.union(missing) for id in each.ids() if id not in items]

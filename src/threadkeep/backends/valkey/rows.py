@@ -6,14 +6,18 @@ A row starts with the numbers that scripts read, in plain decimal; the rest is m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import ormsgpack
 
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
-from threadkeep.engine.log.itemlog import ItemId, ItemRange
+from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.namespaces import decode, encode
 from threadkeep.errors import Corrupt
+
+_UTF8 = ("utf-8", "surrogatepass")
+"""How `identity.from_bytes` decodes. Where rows are read it is written out, because each call counts there."""
 
 
 def segments(member: bytes, count: int) -> tuple[str, ...]:
@@ -149,19 +153,10 @@ def checkpoint_row(stored: bytes) -> CheckpointRow:
     parent = decode(rest[:end] + b"\x00\x01")[0] if length else None
     labels, *refs = map(int, numbers.split(b","))
     ns, id, run, step, source, time, hidden, body = ormsgpack.unpackb(rest[end:])
-    return CheckpointRow(
-        from_bytes(ns),
-        from_bytes(id),
-        parent,
-        _maybe_text(run),
-        step,
-        _maybe_text(source),
-        labels,
-        time,
-        hidden,
-        _ranges(refs),
-        body,
-    )
+    run = run.decode(*_UTF8) if run is not None else None
+    source = source.decode(*_UTF8) if source is not None else None
+    columns = (ns.decode(*_UTF8), id.decode(*_UTF8), parent, run, step, source, labels, time, hidden)
+    return new_tuple(CheckpointRow, (*columns, _ranges(refs), body))
 
 
 def pack_write(row: WriteRow) -> bytes:
@@ -183,8 +178,9 @@ def write_row(stored: bytes) -> WriteRow:
     numbers, _, packed = stored.partition(b"\n")
     ns, checkpoint, task, path, run, time, index, body = ormsgpack.unpackb(packed)
     refs = _ranges(list(map(int, numbers.split(b",")))) if numbers else ()
-    texts = (from_bytes(ns), from_bytes(checkpoint), from_bytes(task), from_bytes(path))
-    return WriteRow(*texts, _maybe_text(run), time, tuple(index), refs, body)
+    texts = (ns.decode(*_UTF8), checkpoint.decode(*_UTF8), task.decode(*_UTF8), path.decode(*_UTF8))
+    run = run.decode(*_UTF8) if run is not None else None
+    return new_tuple(WriteRow, (*texts, run, time, tuple(index), refs, body))
 
 
 def _numbers(numbers: Iterable[int]) -> bytes:
@@ -196,4 +192,8 @@ def _flat(ranges: Iterable[ItemRange]) -> list[int]:
 
 
 def _ranges(flat: Sequence[int]) -> tuple[ItemRange, ...]:
-    return tuple(ItemRange(*flat[i : i + 3]) for i in range(0, len(flat), 3))
+    numbers = iter(flat)
+    try:
+        return tuple(map(new_tuple, repeat(ItemRange), zip(numbers, numbers, numbers, strict=True)))
+    except ValueError as error:
+        raise TypeError("an item range is cut off") from error

@@ -13,3 +13,20 @@ it was. May import `engine.commit`, `engine.threads`, `engine.log` and, for `rep
     plain_values.py   values as plain data, for people
     repair.py         a new checkpoint with everything that can be read
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threadkeep.engine.cube import plans
+
+__all__ = ["plans"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the plans of CubeLoop threads when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

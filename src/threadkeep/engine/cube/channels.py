@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import ormsgpack
 
-from threadkeep.engine.cube.events import RunEvent, RunLog, unpack_events
+from threadkeep.engine.cube.events import RunEvent, RunLog, RunLogDraft, unpack_events
 from threadkeep.engine.log.codec import MSGPACK, Parts, is_joined, joined_parts, unpack
-from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.itemlog import ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, pack_checkpoint
 from threadkeep.engine.threads.checkpoints import gc_paused
@@ -83,7 +83,7 @@ def is_cleared(pending: Sequence[Any]) -> bool:
     return pending[0] is None
 
 
-def status(pending: Sequence[Any] | None, run_log: RunLog) -> str:
+def status(pending: Sequence[Any] | None, run_log: RunLog | RunLogDraft) -> str:
     """Return a cube thread's status.
 
     It is `interrupted` if a request is pending, else `pending` if a run is open (in progress, or broken off), else
@@ -149,7 +149,9 @@ def new_checkpoint_row(
 def pack_cube_checkpoint(
     row: CheckpointRow, slots: Mapping[str, Slot], draft: Draft, own: Mapping[str, Any] | None = None
 ) -> CheckpointRecord:
-    """Return the packed record of a cube checkpoint."""
-    row = row._replace(step=count_elements(slots, MESSAGES))
-    record = CheckpointRecord(row, {}, {}, {}, dict(slots), dict(own or {}), None)
-    return record._replace(row=pack_checkpoint(row, record, draft.name_table(), draft.share))
+    """Return the packed record of a cube checkpoint. This runs for every change; see `CubeStaging`."""
+    messages = slots.get(MESSAGES)
+    row = new_tuple(CheckpointRow, (*row[:4], messages.elements if messages is not None else 0, *row[5:]))
+    record = new_tuple(CheckpointRecord, (row, {}, {}, {}, dict(slots), dict(own or {}), None))
+    row = pack_checkpoint(row, record, draft.name_table(), draft.share)
+    return new_tuple(CheckpointRecord, (row, *record[1:]))

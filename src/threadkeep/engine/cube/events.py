@@ -14,7 +14,7 @@ recognizes its own event by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,23 +82,83 @@ class RunLog:
         run = self.runs.get(run_id) if run_id is not None else None
         return run is not None and run.completed is not None
 
-    def pack(self, event: RunEvent) -> bytes:
-        """Return the bytes of an event that is stored after the events of this log."""
-        run = self.runs.get(event.run) if event.run is not None else None
-        run_ref = run.number if run else pack_id(event.run) if event.run is not None else None
-        body: list[Any] = [event.kind, event.time, run_ref]
-        if event.kind == APPENDED:
-            body += ([*map(pack_id, event.ids)], event.items)
-        return ormsgpack.packb([*body, event.nonce] if event.nonce else body)
+
+class RunLogDraft:
+    """A run log, and events after it that are not committed yet. The log may be cached; only `commit` changes it.
+
+    `ids`, `nonces` and `runs` have what the new events add or change.
+    """
+
+    __slots__ = ("_new_runs", "_opened", "events", "ids", "log", "nonces", "runs")
+
+    def __init__(self, log: RunLog) -> None:
+        self.log = log
+        self.events: list[RunEvent] = []
+        self.ids: set[str] = set()
+        self.nonces: set[int] = set()
+        self.runs: dict[str, CubeRun] = {}
+        self._opened: dict[str, bool] = {}
+        self._new_runs = 0
+
+    @property
+    def open(self) -> Collection[str]:
+        """The runs that are claimed and not completed."""
+        if not self._opened:
+            return self.log.open
+        return {run for run in (*self.log.open, *self._opened) if self._opened.get(run, True)}
+
+    def has_nonce(self, nonce: int) -> bool:
+        """Whether the call with this nonce has left an event."""
+        return nonce in self.log.nonces or nonce in self.nonces
+
+    def is_open(self, run_id: str) -> bool:
+        """Whether a run is claimed and not completed."""
+        return self._opened.get(run_id, run_id in self.log.open)
+
+    def is_completed(self, run_id: str | None) -> bool:
+        """Whether a run is completed."""
+        run = self.run(run_id)
+        return run is not None and run.completed is not None
+
+    def run(self, run_id: str | None) -> CubeRun | None:
+        """Return a run, or None if there is no event of it."""
+        if run_id is None:
+            return None
+        return self.runs.get(run_id) or self.log.runs.get(run_id)
+
+    def add(self, event: RunEvent) -> bytes:
+        """Add one event and return its bytes. Makes about 4 calls, and one for each id."""
+        kind, time, run_id, ids, items, nonce = event
+        run = self.run(run_id)
+        run_ref = run.number if run is not None else None if run_id is None else pack_id(run_id)
+        body: list[Any] = [kind, time, run_ref]
+        if kind == APPENDED:
+            body += (list(map(pack_id, ids)), items)
+        if nonce:
+            body.append(nonce)
+            self.nonces.add(nonce)
+        self.ids.update(filter(None, ids))
+        self.events.append(event)
+        if run_id is not None:
+            if run is None:
+                run = CubeRun(len(self.log.runs) + self._new_runs)
+                self._new_runs += 1
+            self.runs[run_id] = CubeRun(run.number, time, 1 if kind == COMPLETED else run.completed)
+            if kind != APPENDED:
+                self._opened[run_id] = kind == CLAIMED
+        return ormsgpack.packb(body)
+
+    def commit(self) -> RunLog:
+        """Add the new events to the log and return it."""
+        events, self.events = self.events, []
+        for event in events:
+            self.log.add(event)
+        return self.log
 
 
 def pack_events(events: Iterable[RunEvent]) -> list[bytes]:
     """Return the bytes of a thread's events, from the first one on."""
-    run_log, stored = RunLog(), []
-    for event in events:
-        stored.append(run_log.pack(event))
-        run_log.add(event)
-    return stored
+    return list(map(RunLogDraft(RunLog()).add, events))
 
 
 def unpack_events(elements: Sequence[Sequence[Any]]) -> Iterator[RunEvent]:

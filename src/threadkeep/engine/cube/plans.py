@@ -104,12 +104,49 @@ async def _load_staging(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head
     names = {name for op in ops for name in _CHANNELS_READ[type(op)]}
     if EVENTS not in names:
         return CubeStaging(await _load_items(heads, head, record, names), record, None)
-    # The staging adds to the run log. It is put back into the cache once that is committed.
-    cached, head.cache.run_log = head.cache.run_log, None
-    if cached is not None and EVENTS in record.slots and cached[0] == record.slots[EVENTS].ranges:
-        return CubeStaging(await _load_items(heads, head, record, names - {EVENTS}), record, cached[1])
+    run_log = _cached_run_log(head, record)
+    if run_log is not None:
+        return CubeStaging(await _load_items(heads, head, record, names - {EVENTS}), record, run_log)
     head = await _load_items(heads, head, record, names)
     return CubeStaging(head, record, RunLog(read_events(head, record)))
+
+
+def _cached_run_log(head: Head, record: CheckpointRecord) -> RunLog | None:
+    """Return the run log of a checkpoint without reading anything; None if it is not cached."""
+    events = record.slots.get(EVENTS)
+    if events is None:
+        return RunLog()
+    cached = head.cache.run_log
+    return cached[1] if cached is not None and cached[0] == events.ranges else None
+
+
+def stage_cached(head: Head, *ops: AnyOp) -> CubeStaging | None:
+    """Stage ops on the cached head; None if something must be read first, or if an op fails or has a result.
+
+    Does what `_load_staging` does if nothing is to be read. For an append to a long thread, staging, batch and next
+    head make about 65 calls together; `tests/test_cube_appends.py` counts them.
+    """
+    row, run_log = head.row, None
+    record = head.recent.get(("", row.top or "")) if row is not None else None
+    names = _CHANNELS_READ[type(ops[0])] if len(ops) == 1 else {each for op in ops for each in _CHANNELS_READ[type(op)]}
+    if record is None:
+        if row is not None:
+            return None
+        run_log = RunLog()
+    elif EVENTS in names:
+        run_log = _cached_run_log(head, record)
+        if run_log is None:
+            return None
+    staging = CubeStaging(head, record, run_log)
+    try:
+        for op in ops:
+            if staging.apply(op) is not None:
+                return None
+        if record is not None and PENDING in record.slots:
+            staging.new_status()  # the batch needs it
+    except Exception:  # noqa: BLE001 - the head may lack items or be out of date: the plan does it again and reports it
+        return None
+    return staging
 
 
 async def _newest_checkpoint(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
-from threadkeep.engine.commit import new_row, next_batch, next_head, with_top
+from threadkeep.engine.commit import new_row, next_batch, next_head
 from threadkeep.engine.cube.channels import (
     ANSWERS,
     EVENTS,
@@ -23,7 +22,7 @@ from threadkeep.engine.cube.channels import (
     read_channel,
     status,
 )
-from threadkeep.engine.cube.events import APPENDED, CLAIMED, COMPLETED, RunEvent, RunLog
+from threadkeep.engine.cube.events import APPENDED, CLAIMED, COMPLETED, RunEvent, RunLog, RunLogDraft
 from threadkeep.engine.cube.ops import (
     CLAIMED_ALREADY,
     COMPLETED_ALREADY,
@@ -43,9 +42,9 @@ from threadkeep.engine.cube.ops import (
 )
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
-from threadkeep.engine.log.itemlog import SHARED, ItemId
+from threadkeep.engine.log.itemlog import CHUNK, SHARED, Item, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import LIST
-from threadkeep.engine.log.records import CheckpointRecord, Slot
+from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.draft import Draft
@@ -68,13 +67,16 @@ _METHODS = {
 
 
 class CubeStaging:
-    """The next state of a cube thread. `record` is its newest checkpoint; `run_log` is given if an op needs it."""
+    """The next state of a cube thread. `record` is its newest checkpoint; `run_log` is given if an op needs it.
+
+    What is cached does not change before `next_head`.
+    """
 
     def __init__(self, head: Head, record: CheckpointRecord | None, run_log: RunLog | None) -> None:
         self.head = head
         self._draft = Draft(head)
         self._row = head.row
-        self._run_log = run_log
+        self._run_log = RunLogDraft(run_log) if run_log is not None else None
         self._before = record
         self._current = record.row if record else None
         self._slots = dict(record.slots) if record else {}
@@ -89,34 +91,47 @@ class CubeStaging:
 
     def take(self, op: AnyOp) -> Outcome:
         """Stage one op. An op that fails changes nothing: everything that can fail comes first."""
-        self._nonce = op.nonce
         try:
-            return Reply(getattr(self, _METHODS[type(op)])(op))
+            return Reply(self.apply(op))
         except Exception as error:  # noqa: BLE001 - raised to the caller of that op
             return Failure(error)
 
+    def apply(self, op: AnyOp) -> Any:
+        """Stage one op and return its result; raise what makes it fail."""
+        self._nonce = op.nonce
+        return getattr(self, _METHODS[type(op)])(op)
+
     def _append_messages(self, op: AppendMessages) -> None:
+        """Append messages that are new, in groups of the same run. Makes about 8 calls for one message."""
         run_log = self._required_run_log()
-        if op.nonce in run_log.nonces:
+        if run_log.has_nonce(op.nonce):
             return
+        stored, staged = run_log.log.ids, run_log.ids
         fresh: dict[str | int, EncodedMessage] = {}
         for n, each in enumerate(op.messages):
             if not each.id or op.keep_duplicates:
                 fresh[n] = each
-            elif each.id not in run_log.ids:
-                fresh.setdefault(each.id, each)
-        done = sorted({each.run for each in fresh.values() if each.run is not None and run_log.is_completed(each.run)})
+            elif each.id not in stored and each.id not in staged and each.id not in fresh:
+                fresh[each.id] = each
+        groups: list[list[EncodedMessage]] = []
+        done: set[str] = set()
+        for each in fresh.values():
+            if groups and groups[-1][0].run == each.run:
+                groups[-1].append(each)
+                continue
+            groups.append([each])
+            if each.run is not None and run_log.is_completed(each.run):
+                done.add(each.run)
         if done:
-            runs = ", ".join(map(repr, done))
+            runs = ", ".join(map(repr, sorted(done)))
             raise Refused(COMPLETED_ALREADY, f"{self.head.where}: cannot append to completed run {runs}")
-        for group in _group_by_run(fresh.values()):
-            self._begin(op.time, group[0].run, new=group[0].run is None and group[0].is_user)
-            items = self._draft.append(MESSAGES, [each.data for each in group])
-            self._extend(MESSAGES, items, len(group))
-            ids = tuple(each.id for each in group)
-            identified_by_ids = all(ids) and not op.keep_duplicates
-            nonce = 0 if identified_by_ids else op.nonce
-            self._add_event(RunEvent(APPENDED, op.time, group[0].run, ids, len(items), nonce))
+        for group in groups:
+            run, is_user = group[0].run, group[0].is_user
+            self._begin(op.time, run, new=run is None and is_user)
+            elements, ids, _, _ = zip(*group, strict=True)
+            items = self._append(MESSAGES, elements)
+            nonce = 0 if all(ids) and not op.keep_duplicates else op.nonce
+            self._add_event(new_tuple(RunEvent, (APPENDED, op.time, run, ids, items, nonce)))
 
     def _set_parent(self, op: SetParent) -> None:
         if self._current is None:
@@ -155,28 +170,30 @@ class CubeStaging:
 
     def _claim_run(self, op: ClaimRun) -> None:
         run_log = self._required_run_log()
-        if op.nonce in run_log.nonces:
+        if run_log.has_nonce(op.nonce):
             return
         if run_log.is_completed(op.run):
             raise Refused(COMPLETED_ALREADY, f"{self.head.where}: run {op.run!r} is already completed")
-        if op.run in run_log.open and not (op.timeout_ms is not None and self._idle_ms(op) >= op.timeout_ms):
+        if run_log.is_open(op.run) and not (op.timeout_ms is not None and self._idle_ms(op) >= op.timeout_ms):
             raise Refused(CLAIMED_ALREADY, f"{self.head.where}: run {op.run!r} is already claimed")
         self._begin(op.time, op.run)
         self._add_event(RunEvent(CLAIMED, op.time, op.run, nonce=op.nonce))
 
     def _idle_ms(self, op: ClaimRun) -> int:
-        return op.time - self._required_run_log().runs[op.run].touched
+        run = self._required_run_log().run(op.run)
+        assert run is not None
+        return op.time - run.touched
 
     def _complete_run(self, op: CompleteRun) -> None:
         run_log = self._required_run_log()
         if run_log.is_completed(op.run):
             return
-        if op.run not in run_log.open:
+        if not run_log.is_open(op.run):
             raise Refused(NOT_CLAIMED, f"{self.head.where}: run {op.run!r} was not claimed")
         self._begin(op.time, self._current.run if self._current else op.run)
         self._add_event(RunEvent(COMPLETED, op.time, op.run))
 
-    def _required_run_log(self) -> RunLog:
+    def _required_run_log(self) -> RunLogDraft:
         if self._run_log is None:
             raise AssertionError("the run log was not read")
         return self._run_log
@@ -198,23 +215,38 @@ class CubeStaging:
 
     def _add_event(self, event: RunEvent) -> None:
         """Append an event to the run log and to its channel."""
-        run_log = self._required_run_log()
-        items = self._draft.append(EVENTS, [run_log.pack(event)])
-        run_log.add(event)
-        self._extend(EVENTS, items, 1)
-        self._fold()
+        self._append(EVENTS, (self._required_run_log().add(event),))
+        if self._slots[EVENTS].ranges[-1].length >= _FOLD_AT:
+            self._fold()
 
-    def _extend(self, name: str, items: Iterable[ItemId], elements: int) -> None:
-        """Append items to a list channel."""
-        slot = self._slots.get(name) or Slot(LIST, MSGPACK, 0, False, None)
-        grown = slot._replace(ranges=itemlog.add_to_ranges(slot.ranges, items), elements=slot.elements + elements)
-        self._slots[name] = self._draft.spill_ranges(grown, slot)
+    def _append(self, name: str, elements: Sequence[bytes]) -> int:
+        """Append elements to a list channel and return the number of their items.
+
+        Makes 2 calls for one element after the last one of the lane, which is the usual case.
+        """
+        draft, slot = self._draft, self._slots.get(name)
+        if len(elements) == 1 and slot is not None and slot.ranges and len(elements[0]) <= CHUNK:
+            kind, tag, count, snapshot, inline, ranges, spill, covered = slot
+            lane, start, length = ranges[-1]
+            n = start + length
+            if lane == draft.lane(name) and n == draft.nexts[lane]:
+                draft.nexts[lane] = n + 1
+                draft.new_items[new_tuple(ItemId, (lane, n))] = new_tuple(Item, (elements[0], 1))
+                ranges = (*ranges[:-1], new_tuple(ItemRange, (lane, start, length + 1)))
+                self._slots[name] = new_tuple(Slot, (kind, tag, count + 1, snapshot, inline, ranges, spill, covered))
+                return 1
+        items = draft.append(name, elements)
+        slot = slot or Slot(LIST, MSGPACK, 0, False, None)
+        ranges = itemlog.add_to_ranges(slot.ranges, items)
+        grown = slot._replace(ranges=ranges, elements=slot.elements + len(elements))
+        self._slots[name] = draft.spill_ranges(grown, slot)
+        return len(items)
 
     def _fold(self) -> None:
-        """Store the last events again as one item once they take `_FOLD_AT` items."""
+        """Store the last events, which take `_FOLD_AT` items, again as one item."""
         slot = self._slots[EVENTS]
         tail = slot.ranges[-1]
-        if tail.length < _FOLD_AT or tail.lane != self._draft.lane(EVENTS):
+        if tail.lane != self._draft.lane(EVENTS):
             return
         items = [self._draft.new_items.get(item_id) or self.head.cache.get(item_id) for item_id in tail.ids()]
         elements = [item.data for item in items if item is not None and item.elements == 1]
@@ -239,7 +271,7 @@ class CubeStaging:
             self._new.add(self._current.id)
             if run is not None:
                 self._runs[run] = None
-        self._current = self._current._replace(time=time)
+        self._current = new_tuple(CheckpointRow, (*self._current[:7], time, *self._current[8:]))
         self._changed = True
 
     def _share_labels(self, labels: dict[str, Any]) -> int:
@@ -259,27 +291,31 @@ class CubeStaging:
     def batch(self) -> Batch | None:
         """Return the batch with all changes, or None if nothing changed."""
         self._finish()
-        if self._row is None or self._current is None or not self._records:
+        row, top = self._row, self._current
+        if row is None or top is None or not self._records:
             self._cache_run_log()
             return None
-        rows = [record.row for record in self._records.values()]
-        replaced = self._before.row.size if self._before and self._before.row.id in self._records else 0
-        thread = with_top(self._row, self._current, self._status())._replace(
-            updated=self._current.time, checkpoints=self._row.checkpoints + len(self._new)
-        )
-        grown = sum(row.size for row in rows) - replaced
-        return next_batch(self._draft, thread, nonce=self._nonce, grown=grown)._replace(
-            new_checkpoints=tuple(row for row in rows if row.id in self._new),
-            changed_checkpoints=tuple(row for row in rows if row.id not in self._new),
-            labels=tuple(self._labels.values()),
-            runs=tuple(self._runs),
-        )
+        new: list[CheckpointRow] = []
+        changed: list[CheckpointRow] = []
+        grown = 0
+        for id, record in self._records.items():
+            grown += record.row.size
+            (new if id in self._new else changed).append(record.row)
+        if self._before is not None and self._before.row.id in self._records:
+            grown -= self._before.row.size
+        row = row._replace(
+            top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=self.new_status(),
+            top_writes=0, updated=top.time, checkpoints=row.checkpoints + len(self._new),
+        )  # fmt: skip
+        base = next_batch(self._draft, row, nonce=self._nonce, grown=grown)
+        labels, runs = tuple(self._labels.values()), tuple(self._runs)
+        return new_tuple(Batch, (*base[:3], tuple(new), tuple(changed), (), (), labels, runs, *base[9:]))
 
-    def _status(self) -> str:
+    def new_status(self) -> str:
         """Return the new status. It stays as it is if no op reads the run log: only those change it."""
         if self._run_log is None:
             return self._row.status if self._row is not None else "idle"
-        return status(self._read(PENDING), self._run_log)
+        return status(self._read(PENDING) if PENDING in self._slots else None, self._run_log)
 
     def next_head(self, batch: Batch) -> Head:
         """Return the head after the batch is committed."""
@@ -287,11 +323,6 @@ class CubeStaging:
         return next_head(self._draft, batch, self._records.values())
 
     def _cache_run_log(self) -> None:
-        """Put the run log back into the cache, for the next change."""
+        """Cache the run log with the new events, which are committed now, for the next change."""
         if self._run_log is not None and EVENTS in self._slots:
-            self.head.cache.run_log = (self._slots[EVENTS].ranges, self._run_log)
-
-
-def _group_by_run(messages: Iterable[EncodedMessage]) -> list[list[EncodedMessage]]:
-    """Group adjacent messages of the same run."""
-    return [list(group) for _, group in groupby(messages, key=lambda each: each.run)]
+            self.head.cache.run_log = (self._slots[EVENTS].ranges, self._run_log.commit())

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.engine.memories.namespaces import MemoryKey
-from threadkeep.engine.memories.requests import MemoryRow
-from threadkeep.errors import Corrupt
+from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.namespaces import MemoryKey
+    from threadkeep.engine.memories.requests import MemoryRow
+
 T = TypeVar("T")
-MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
-"""What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 WRONG_WORDS = "its words in the index are not those that it was stored with"
 
@@ -156,7 +156,7 @@ class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
     Also find threads with damaged rows that are listed for other tenants than this one.
     """
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = READ._replace(subject="storage")
     tenant: str = ""
 
 
@@ -164,7 +164,7 @@ class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
 class LoadStorageFacts(Request[Mapping[str, Any]]):
     """Read the settings and the state of the storage, its driver and the machine, for `threadkeep.jobs.doctor`."""
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = READ._replace(subject="storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class CompactStorage(Request[tuple[int, int]]):
     Unavailable, and nothing is changed, if other connections prevent it.
     """
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = IDEMPOTENT_WRITE._replace(subject="storage")
     tenant: str
 
 
@@ -192,7 +192,7 @@ class FilesState(NamedTuple):
 class CleanFiles(Request[FilesState]):
     """Remove what deleted rows left in the files of the storage, as far as the storage can do that."""
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = IDEMPOTENT_WRITE._replace(subject="storage")
 
 
 def read_each_row(

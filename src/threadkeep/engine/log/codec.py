@@ -10,7 +10,7 @@ would have stored. Values of any other serializer are stored as one part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -80,6 +80,8 @@ class Codec:
         self.given = given
         self._serde = with_type_gate(serde)
         self._splits = type(self._serde) is KeepSerializer
+        self.unpack: Callable[[bytes], Any] | None = self._serde.unpack if self._splits else None
+        """Decodes a value that is tagged MSGPACK; None if the serializer is not LangGraph's."""
         self._messages = MessageCache(min(cache_bytes // 8, GENERATION))
 
     def encode_all(self, values: Iterable[Any]) -> list[Parts]:
@@ -192,17 +194,12 @@ class Codec:
 
     def decode_list(self, parts: Sequence[bytes], what: str) -> list[Any] | None:
         """Decode a list of messages; those that were decoded before are copied. None if it is another list."""
-        if not self._splits or parts[0][:1] not in EXTENSIONS:
+        if self.unpack is None or parts[0][:1] not in EXTENSIONS:
             return None
-        messages, elements = self._messages, []
-        for part in parts:
-            element: Any = messages.copy(part)
-            if element is None:
-                element = self.loads(MSGPACK, part, what)
-                if type(element) in MESSAGES:
-                    messages.decoded(element, part)
-            elements.append(element)
-        return elements
+        try:
+            return self._messages.decode(parts, self.unpack)
+        except Exception:  # noqa: BLE001 - decoding them one by one says what is wrong
+            return [self.loads(MSGPACK, part, what) for part in parts]
 
 
 _SCALARS = frozenset((str, int, bool, float))
@@ -227,7 +224,8 @@ def is_joined(count: int, size: float) -> bool:
     return count >= _VERY_MANY or (count >= _MANY and size < SMALL)
 
 
-_plain = KeepSerializer()
+unpack_plain = KeepSerializer().unpack
+"""Decodes what `pack` returned, through the type gate. MsgpackDecodeError if it is damaged, or empty."""
 
 
 def pack(value: Any) -> bytes:
@@ -243,7 +241,7 @@ def pack(value: Any) -> bytes:
 def unpack(data: bytes, what: str) -> Any:
     """Decode what `pack` returned, through the type gate. `what` names it if it is Corrupt."""
     try:
-        return _plain.loads_typed((MSGPACK, data)) if data else None
+        return unpack_plain(data) if data else None
     except ormsgpack.MsgpackDecodeError as error:
         raise Corrupt(f"{what} cannot be decoded: {error}") from error
 

@@ -152,6 +152,8 @@ class ItemCache:
     def add(self, at: ItemId, item: Item) -> None:
         """Cache an item."""
         lane, n = at
+        if lane == RANGE_LISTS:  # before the item itself: another thread that finds the item needs its ranges
+            self.range_lists[n] = itemlog.unpack_ranges(item.data)
         if item.elements != 1:
             self._elements[at] = item.elements
             self._uneven.add(lane)
@@ -164,16 +166,16 @@ class ItemCache:
         elif n == low - 1:
             self.spans[lane] = (n, high)
         self.size += len(item.data) + _OVERHEAD
-        if lane == RANGE_LISTS:
-            self.range_lists[n] = itemlog.unpack_ranges(item.data)
 
     def fill(self, stored: Mapping[ItemId, bytes], where: str, family: int) -> None:
         """Unseal and cache stored items, except those that are cached already.
 
         `where` names the thread in errors, `family` is that of the thread.
         """
+        if not stored:
+            return
         lane, items, low, high = -1, dict[int, bytes](), 0, 0
-        for at, data, elements in itemlog.unseal_items(stored, self.has, where, family):
+        for at, data, elements in itemlog.unseal_items(stored, self.lanes, where, family):
             if elements != 1 or at[0] == RANGE_LISTS or (at[0], 1) in self._contents:
                 self.add(at, Item(data, elements))
                 lane = -1
@@ -207,6 +209,9 @@ class ItemCache:
         """Return the items of these ranges that are not cached."""
         missing: list[ItemRange] = []
         for lane, start, length in ranges:
+            low, high = self.spans.get(lane, (0, 0))
+            if low <= start and start + length <= high:
+                continue
             items = self.lanes.get(lane, {})
             missing += itemlog.join_ranges((lane, n) for n in range(start, start + length) if n not in items)
         return tuple(missing)
@@ -215,9 +220,8 @@ class ItemCache:
         """Return the joined bytes of these items. Corrupt if one is missing: the storage did not have it."""
         pieces: list[bytes] = []
         for lane, start, length in ranges:
-            items = self.lanes.get(lane, {})
             try:
-                pieces += [items[n] for n in range(start, start + length)]
+                pieces.extend(map(self.lanes.get(lane, {}).__getitem__, range(start, start + length)))
             except KeyError as error:
                 raise Corrupt(f"item {lane}:{error} of {where} is referenced but missing") from error
         return b"".join(pieces)

@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import zstandard
@@ -89,9 +89,8 @@ class _Compression:
         self._params = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
+        self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        if self._dict is not None:
-            self._dict.precompute_compress(compression_params=self._params)
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
 
@@ -99,12 +98,24 @@ class _Compression:
         worker = (
             self._compressors.pop()
             if self._compressors
-            else zstandard.ZstdCompressor(dict_data=self._dict, compression_params=self._params)
+            else zstandard.ZstdCompressor(dict_data=self._prepared, compression_params=self._params)
         )
         try:
             return worker.compress(data)
         finally:
             self._compressors.append(worker)
+
+    @cached_property
+    def _prepared(self) -> zstandard.ZstdCompressionDict | None:
+        """The dictionary as compressors use it. Preparing it takes a millisecond, which a reader need not wait for.
+
+        It has an object of its own, because preparing changes it: another thread may be using that of decompressors.
+        """
+        if self._dictionary is None:
+            return None
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
+        prepared.precompute_compress(compression_params=self._params)
+        return prepared
 
     def decompress(self, data: bytes) -> bytes:
         size = zstandard.get_frame_parameters(data, format=self._format).content_size
@@ -166,6 +177,16 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
     return Item(data, elements)
 
 
+def unseal_usual(stored: bytes, seed: int) -> bytes:
+    """Return what `unseal` returns, of one element. ValueError if it is a group or does not match its checksum."""
+    method = stored[0]
+    body = stored[5:]
+    checksum = zlib.crc32(body, (seed ^ method * 0x01000193 ^ 0x85EBCA6B) & 0xFFFFFFFF)
+    if method & _GROUP or int.from_bytes(stored[1:5], "little") != checksum:
+        raise ValueError("unusual or damaged")
+    return body if method == _RAW else _compression(method & _COMPRESSION).decompress(body)
+
+
 def full_length(length: int, beginning: bytes, what: str) -> int:
     """Return how many bytes a stored item holds, given its stored length and first bytes, without decompressing it."""
     try:
@@ -219,26 +240,34 @@ def unseal_item(at: ItemId, stored: bytes, where: str, family: int) -> Item:
 
 
 def unseal_items(
-    stored: Mapping[ItemId, bytes], is_cached: Callable[[ItemId], bool], where: str, family: int
-) -> Iterator[tuple[ItemId, bytes, int]]:
-    """Unseal the items that are not cached, as (id, data, elements). Does what `unseal_item` does, but faster."""
-    usual, at = _compression(_ZSTD_DICTIONARY), ItemId(0, 0)
+    stored: Mapping[ItemId, bytes], cached: Mapping[int, Mapping[int, bytes]], where: str, family: int
+) -> list[tuple[ItemId, bytes, int]]:
+    """Unseal the items that are not `cached` (bytes by lane and n), as (id, data, elements).
+
+    Does what `unseal_item` does in one call for each item of the usual format, that of its decompression.
+    """
+    usual, at, unsealed = _compression(_ZSTD_DICTIONARY), ItemId(0, 0), list[tuple[ItemId, bytes, int]]()
+    decompress, crc32 = usual.decompress, zlib.crc32
     try:
         for at, payload in stored.items():
-            if is_cached(at):
+            lane, n = at
+            if lane in cached and n in cached[lane]:
                 continue
             if type(payload) is not bytes or payload[:1] != _USUAL_FORMAT or len(payload) < 6:
-                yield at, *unseal_item(at, payload, where, family)
+                unsealed.append((at, *unseal_item(at, payload, where, family)))
                 continue
-            body, seed = payload[5:], _item_seed(at, family)
-            if int.from_bytes(payload[1:5], "little") != _checksum(body, seed, _ZSTD_DICTIONARY, 1):
+            body, seed = payload[5:], (lane * 0x9E3779B1 + n) & 0xFFFFFFFF ^ family ^ _USUAL_SEED
+            if int.from_bytes(payload[1:5], "little") != crc32(body, seed):
                 unseal_item(at, payload, where, family)  # raises the error
-            yield at, usual.decompress(body), 1
+            unsealed.append((at, decompress(body), 1))
     except (zstandard.ZstdError, MemoryError, TypeError) as error:
         raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
+    return unsealed
 
 
 _USUAL_FORMAT = bytes([_ZSTD_DICTIONARY])
+_USUAL_SEED = _ZSTD_DICTIONARY * 0x01000193 ^ 0x85EBCA6B
+"""What `_checksum` adds to the seed of one element that is compressed with the dictionary."""
 
 
 def _item_seed(at: ItemId, family: int) -> int:
@@ -272,12 +301,23 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def read_varints(data: bytes) -> Iterator[int]:
-    """Return all integers of the data."""
-    at = 0
-    while at < len(data):
-        number, at = read_varint(data, at)
-        yield number
+def read_varints(data: bytes) -> list[int]:
+    """Return all integers of the data, in one call. IndexError if the last one is cut off."""
+    if type(data) is bytes and data.isascii():
+        return list(data)  # each of them has one byte
+    numbers: list[int] = []
+    number = shift = 0
+    for at in range(len(data)):
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+        else:
+            shift += 7
+    if shift:
+        raise IndexError("index out of range")
+    return numbers
 
 
 @lru_cache(maxsize=1024)
@@ -296,10 +336,11 @@ def pack_varints(numbers: Sequence[int]) -> bytes:
 
 def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
     """Reverse `pack_ranges`. ValueError if a range is incomplete."""
-    numbers = list(read_varints(data))
-    if len(numbers) % 3:
-        raise ValueError("an item range is cut off")
-    return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
+    numbers = iter(data if type(data) is bytes and data.isascii() else read_varints(data))
+    try:
+        return tuple(map(new_tuple, repeat(ItemRange), zip(numbers, numbers, numbers, strict=True)))
+    except ValueError as error:
+        raise ValueError("an item range is cut off") from error
 
 
 def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange, ...]:

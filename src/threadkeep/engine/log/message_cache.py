@@ -33,7 +33,8 @@ from langchain_core.messages import (
 )
 
 from threadkeep.engine.log.itemlog import new_tuple
-from threadkeep.engine.log.messages import build_message
+from threadkeep.engine.log.messages import setters
+from threadkeep.engine.log.msgpack import LIST, header
 
 MESSAGES = {
     kind: [kind.__module__, kind.__name__]
@@ -48,6 +49,7 @@ _PLAIN_DATA_ONLY = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
+_set_fields, _set_names, _set_extra, _set_private = setters(BaseMessage)
 _METHOD = "model_validate_json"
 """LangGraph writes this name after the fields."""
 _LONGEST_HEADER = 6
@@ -58,6 +60,8 @@ _WORTH_CACHING = 4
 """Shorter lists, such as those of writes, are not cached as lists, only their messages."""
 GENERATION = 16 * 1024 * 1024
 """Bytes of a generation of a cache, at most."""
+_REMEMBERED_AT_ONCE = 256
+"""So many decoded messages are added to a generation before its size is compared."""
 _OVERHEAD = 200
 """Bytes of memory that an entry takes besides its data, roughly."""
 
@@ -70,36 +74,56 @@ class _Generations(Generic[K, V]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._young: dict[K, V] = {}
-        self._old: dict[K, V] = {}
+        self.young: dict[K, V] = {}
+        self.old: dict[K, V] = {}
         self._size = 0
 
     def get(self, key: K) -> V | None:
-        found = self._young.get(key)
-        return found if found is not None else self._old.get(key)
+        found = self.young.get(key)
+        return found if found is not None else self.old.get(key)
 
     def has(self, key: Any) -> bool:
-        return key in self._young or key in self._old
+        return key in self.young or key in self.old
 
     def add(self, key: K, value: V, size: int) -> None:
         if self._size > self._limit:
-            self._old, self._young, self._size = self._young, {}, 0
-        self._young[key] = value
+            self.old, self.young, self._size = self.young, {}, 0
+        self.young[key] = value
         self._size += size + _OVERHEAD
+
+    def update(self, values: dict[K, V], size: int) -> None:
+        """Add several values, which take `size` bytes together."""
+        if self._size > self._limit:
+            self.old, self.young, self._size = self.young, {}, 0
+        self.young.update(values)
+        self._size += size + _OVERHEAD * len(values)
 
 
 class _MessageTemplate(NamedTuple):
-    """A message to copy: its class, its fields, and as packed bytes those fields that can be changed in place."""
+    """A message to copy: its class, its fields, and the dicts and lists in these, which must be copied too.
+
+    `containers` has (holder, key) of each dict and list: it is the value of this key in number `holder` of them,
+    counted from 1, or in the fields, which are number 0. A holder comes before what it holds.
+    """
 
     kind: type[BaseMessage]
     fields: dict[str, Any]
-    mutable_fields: bytes
+    containers: tuple[tuple[int, Any], ...]
     names: set[str]
 
-    def copy(self) -> Any:
-        fields = self.fields.copy()
-        fields.update(ormsgpack.unpackb(self.mutable_fields))
-        return build_message(self.kind, fields, self.names.copy())
+    @classmethod
+    def of(cls, message: BaseMessage) -> _MessageTemplate:
+        """Return the template of a message whose fields are plain data. It shares nothing that can be changed."""
+        fields = message.__dict__.copy()
+        found: list[tuple[int, Any]] = []
+        copies: list[Any] = [fields]
+        for holder, container in enumerate(copies):  # it grows meanwhile
+            for key, value in container.items() if type(container) is dict else enumerate(container):
+                if type(value) is dict or type(value) is list:
+                    copied = container[key] = value.copy()
+                    found.append((holder, key))
+                    copies.append(copied)
+        return cls(type(message), fields, tuple(found), set(fields))
 
 
 class _MessageBlock(NamedTuple):
@@ -193,28 +217,66 @@ class MessageCache:
         packed = _pack_plain([*MESSAGES[type(message)], fields, _METHOD])
         return part if packed and part.endswith(packed) and len(part) - len(packed) <= _LONGEST_HEADER else None
 
-    def copy(self, part: bytes) -> Any:
-        """Return a copy of the message that was decoded from these bytes before, or None."""
-        template = self._templates.get(part)
-        return template.copy() if isinstance(template, _MessageTemplate) else None
+    def decode(self, parts: Sequence[bytes], unpack: Callable[[bytes], Any]) -> list[Any]:
+        """Return the messages in these parts. Those that were decoded before are copied, in no call.
+
+        The others are decoded together, as one list. ValueError if a part is not exactly one object.
+        """
+        young, old = self._templates.young, self._templates.old
+        messages: list[Any] = []
+        new: list[int] = []
+        for part in parts:
+            template = young.get(part) or old.get(part)
+            if not isinstance(template, tuple):  # None, or False if it was decoded once
+                new.append(len(messages))
+                messages.append(None)
+                continue
+            kind, fields, containers, names = template
+            fields = fields.copy()
+            copies: list[Any] = [fields]
+            for holder, key in containers:
+                container = copies[holder]
+                copied = container[key] = container[key].copy()
+                copies.append(copied)
+            message: Any = kind.__new__(kind)
+            _set_fields(message, fields)
+            _set_names(message, names.copy())
+            _set_extra(message, {})
+            _set_private(message, None)
+            messages.append(message)
+        if new:
+            encoded = [parts[at] for at in new]
+            found = unpack(header(LIST, len(new)) + b"".join(encoded))
+            if len(found) != len(new):
+                raise ValueError("a part is not one object")
+            for at, message in zip(new, found, strict=True):
+                messages[at] = message
+            for start in range(0, len(new), _REMEMBERED_AT_ONCE):
+                stop = start + _REMEMBERED_AT_ONCE
+                self._remember(found[start:stop], encoded[start:stop])
+        return messages
+
+    def _remember(self, messages: Sequence[Any], parts: Sequence[bytes]) -> None:
+        """Cache the bytes that messages were decoded from; when that happens again, also how to copy them."""
+        if not self._is_on:
+            return
+        known = [(message, part) for message, part in zip(messages, parts, strict=True) if type(message) in MESSAGES]
+        by_id = {message.id: part for message, part in known if type(message.id) is str}
+        self._parts.update(by_id, sum(map(len, by_id.values())))
+        new: dict[bytes, _MessageTemplate | bool] = {}
+        size = 0
+        for message, part in known:
+            if self._templates.get(part) is None:
+                new[part] = False
+            elif self.part(message) is part:
+                new[part] = _MessageTemplate.of(message)
+                size += 2 * len(part)
+        self._templates.update(new, size)
 
     def encoded(self, message: Any, part: bytes) -> None:
         """Cache the bytes that a message was encoded to."""
         if type(message.id) is str:
             self._parts.add(message.id, part, len(part))
-
-    def decoded(self, message: Any, part: bytes) -> None:
-        """Cache the bytes that a message was decoded from; when that happens again, also how to copy the message."""
-        if not self._is_on:
-            return
-        self.encoded(message, part)
-        if self._templates.get(part) is None:
-            self._templates.add(part, False, 0)
-        elif self.part(message) is part:
-            fields = message.__dict__.copy()
-            mutable = {name: value for name, value in fields.items() if type(value) in (dict, list)}
-            template = _MessageTemplate(type(message), fields, ormsgpack.packb(mutable), set(fields))
-            self._templates.add(part, template, 2 * len(part))
 
 
 _fields = attrgetter("__dict__")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.codec import pack, unpack
+from threadkeep.engine.log.codec import pack, unpack, unpack_plain
 from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.errors import Corrupt
@@ -315,12 +315,131 @@ def _pack_shape(key: _ShapeKey, number: Callable[[str], int]) -> bytes:
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
-_OWN_METADATA = 6
-"""The position of `own` in a packed body."""
+_DETAILS, _OWN_METADATA = 4, 6
+"""The positions of `details` and `own` in a packed body."""
 
 
 def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts, where: str) -> CheckpointRecord:
-    """Return the record of a row. Corrupt if it cannot be decoded; `where` names the thread."""
+    """Return the record of a row. Corrupt if it cannot be decoded; `where` names the thread.
+
+    Five calls for an ordinary row. If anything is wrong with it, or unusual, it is decoded again step by step.
+    """
+    try:
+        return _read_checkpoint(row, names, shared)
+    except Exception:  # noqa: BLE001 - the careful decoder raises what is wrong, if anything is
+        return _unpack_checkpoint_carefully(row, names, shared, where)
+
+
+def _read_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts) -> CheckpointRecord:
+    """Return the record of an ordinary row. Any exception if it is damaged or unusual."""
+    name_of, family, time = names.of, names.family, row.time
+    fields, base, versions, seen, details, odd, own, rest = unpack_plain(
+        _read_body(row[:9], row.refs, row.body, family)
+    )
+    version_names, seen_names, channels, codes = shared.shape(row.refs[0][1])
+    v, ts, updated = fields  # a dict has other keys: then `v` is a str
+    if type(fields) is not list or type(ts) is not int or (updated is not None and type(updated) is not list):
+        raise TypeError("unusual fields")
+    text = (_EPOCH + (time * 1000 - ts) * _MICROSECOND).isoformat()
+    listed = None
+    if updated is not None:
+        listed = [name_of[n] for n in updated]
+    known: dict[str, Any] = {}
+    for n, code in zip(version_names, versions, strict=True):
+        known[name_of[n]] = base - code if code >= 0 else odd[-1 - code]
+    nodes: dict[str, dict[str, Any]] = {}
+    flat, codes_of_seen = iter(seen_names), iter(seen)
+    for node in flat:
+        nodes[name_of[node]] = channel_versions = {}
+        for _ in range(next(flat)):
+            code = next(codes_of_seen)
+            channel_versions[name_of[next(flat)]] = base - code if code >= 0 else odd[-1 - code]
+    slots = _read_slots(codes, details, row.refs, 1, names, shared)
+    return new_tuple(
+        CheckpointRecord,
+        (
+            row,
+            {"v": v, "ts": text, "updated_channels": listed},
+            known,
+            nodes,
+            dict(zip(map(name_of.__getitem__, channels), slots, strict=True)),
+            own or {},
+            tuple(rest) if rest else None,
+        ),
+    )
+
+
+def _read_body(columns: tuple[Any, ...], refs: tuple[ItemRange, ...], stored: bytes, family: int) -> bytes:
+    """Return the packed body of a row, if it matches the checksum of the columns and refs; any exception if not."""
+    try:
+        packed = bytes(chain.from_iterable(refs))
+    except ValueError:
+        packed = _NOT_ASCII
+    if not packed.isascii():  # a number from 128 on takes several bytes
+        packed = itemlog.pack_ranges(refs)
+    seed = zlib.crc32(packed, zlib.crc32(ascii(columns).encode(), family))
+    return itemlog.unseal_usual(stored, seed)
+
+
+_NOT_ASCII = b"\x80"
+
+
+def _read_slots(
+    codes: Sequence[int],
+    details: Sequence[Any],
+    refs: Sequence[ItemRange],
+    at: int,
+    names: NameTable,
+    shared: SharedParts,
+) -> list[Slot]:
+    """Reverse `pack_slots` in one call; any exception if something is missing. The refs of the slots start at `at`."""
+    slots: list[Slot] = []
+    code, detail = iter(codes), iter(details)
+    for bits in code:
+        tag_code = next(code)
+        tag = _TAGS[tag_code] if tag_code < _FIRST_NAMED_TAG else names.of[tag_code - _FIRST_NAMED_TAG]
+        kind, snapshot = bits & 3, bits & _SNAPSHOT != 0
+        if bits & _INLINE:
+            slots.append(new_tuple(Slot, (kind, tag, 1, snapshot, next(detail), (), (), 0)))
+            continue
+        elements = 1 if kind == WHOLE else next(detail)
+        count = next(detail)
+        own = refs[at : at + count]
+        if len(own) != count:
+            raise IndexError("refs are missing")
+        at += count
+        spill: tuple[ItemRange, ...] = ()
+        covered = 0
+        if bits & _SPILLED:
+            spill = tuple([ref for ref in own if ref[0] == RANGE_LISTS])
+            listed = [each for _, n, length in spill for k in range(length) for each in shared.range_lists[n + k]]
+            own, covered = (*listed, *own[len(spill) :]), len(listed)
+        slots.append(new_tuple(Slot, (kind, tag, elements, snapshot, None, own, spill, covered)))
+    return slots
+
+
+def unpack_channels(
+    row: CheckpointRow, names: NameTable, shared: SharedParts, where: str, wanted: Mapping[int, str]
+) -> dict[str, Slot]:
+    """Return the slots of some channels, `wanted` by the number of their name. Corrupt as for `unpack_checkpoint`.
+
+    Three calls for an ordinary row that has none of them: its checksum is compared, and nothing is decoded.
+    """
+    try:
+        packed = _read_body(row[:9], row.refs, row.body, names.family)
+        _, _, channels, codes = shared.shape(row.refs[0][1])
+        if wanted.keys().isdisjoint(channels):
+            return {}
+        slots = _read_slots(codes, unpack_plain(packed)[_DETAILS], row.refs, 1, names, shared)
+        return {names.of[n]: slot for n, slot in zip(channels, slots, strict=True) if n in wanted}
+    except Exception:  # noqa: BLE001 - the careful decoder raises what is wrong, if anything is
+        every = _unpack_checkpoint_carefully(row, names, shared, where).slots
+        return {name: every[name] for name in wanted.values() if name in every}
+
+
+def _unpack_checkpoint_carefully(
+    row: CheckpointRow, names: NameTable, shared: SharedParts, where: str
+) -> CheckpointRecord:
     what = _checkpoint_name(row, where)
     try:
         body = unpack(_unseal(row, names.family, what), what)
@@ -358,8 +477,20 @@ def as_labels(packed: bytes, what: str) -> dict[str, Any]:
     return labels
 
 
+def check_checkpoint(row: CheckpointRow, where: str, family: int) -> None:
+    """Raise Corrupt if a row does not match its checksum. Nothing of it is decoded."""
+    try:
+        _read_body(row[:9], row.refs, row.body, family)
+    except Exception:  # noqa: BLE001 - this raises what is wrong, if anything is
+        _unseal(row, family, _checkpoint_name(row, where))
+
+
 def unpack_own_metadata(row: CheckpointRow, where: str, family: int) -> dict[str, Any]:
     """Return the metadata of a checkpoint that is not in its labels. No names are needed for it."""
+    try:
+        return unpack_plain(_read_body(row[:9], row.refs, row.body, family))[_OWN_METADATA] or {}
+    except Exception:  # noqa: BLE001, S110 - what follows raises what is wrong, if anything is
+        pass
     what = _checkpoint_name(row, where)
     try:
         return dict(unpack(_unseal(row, family, what), what)[_OWN_METADATA] or {})
@@ -473,7 +604,42 @@ def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable)
 
 
 def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
-    """Return the entries of a row. Corrupt if it cannot be decoded; `where` names the thread."""
+    """Return the entries of a row. Corrupt if it cannot be decoded; `where` names the thread.
+
+    Four calls for an ordinary row. If anything is wrong with it, or unusual, it is decoded again step by step.
+    """
+    try:
+        codes, details, others = unpack_plain(_read_body(row[:7], row.refs, row.body, names.family))
+        if others:
+            return _unpack_writes_carefully(row, names, shared, where)
+        slots = iter(_read_slots(codes, details, row.refs, 0, names, shared))
+        origin, name_of, index = row[3:6], names.of, iter(row.index)
+        entries: dict[int, WriteEntry] = {}
+        for idx, n, size in zip(index, index, index, strict=True):
+            entries[idx] = new_tuple(WriteEntry, (name_of[n], next(slots), size, origin))
+        if next(slots, None) is None:
+            return new_tuple(TaskWrites, (row, entries))
+    except Exception:  # noqa: BLE001, S110 - the careful decoder raises what is wrong, if anything is
+        pass
+    return _unpack_writes_carefully(row, names, shared, where)
+
+
+def unpack_writes_to(
+    row: WriteRow, names: NameTable, shared: SharedParts, where: str, wanted: Mapping[int, str]
+) -> TaskWrites:
+    """Return only the entries that write to some channels, `wanted` as above. Corrupt as for `unpack_writes`."""
+    try:
+        if wanted.keys().isdisjoint(row.index[1::3]):
+            _read_body(row[:7], row.refs, row.body, names.family)
+            return TaskWrites(row, {})
+    except Exception:  # noqa: BLE001, S110 - as above
+        pass
+    row, entries = unpack_writes(row, names, shared, where)
+    channels = wanted.values()
+    return TaskWrites(row, {idx: entry for idx, entry in entries.items() if entry.channel in channels})
+
+
+def _unpack_writes_carefully(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
     what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
     try:
         codes, details, others = unpack(_unseal(row, names.family, what), what)

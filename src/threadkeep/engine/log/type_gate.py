@@ -21,7 +21,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
@@ -78,6 +78,10 @@ class KeepSerializer(JsonPlusSerializer):
         self.allowed = frozenset(map(type_name, allowed_types))
         self.strict = strict
         self._warned: set[Name] = set()
+        self.unpack: Callable[[bytes], Any] = partial(
+            ormsgpack.unpackb, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS
+        )
+        """Decodes msgpack through the gate. A partial makes no call of its own."""
         super().__init__(
             pickle_fallback=pickle_fallback,
             allowed_json_modules=allowed_json_modules,
@@ -108,22 +112,19 @@ class KeepSerializer(JsonPlusSerializer):
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Decode a stored value. json and msgpack pass the gate; pickle needs `pickle_fallback`."""
         if data[0] == "msgpack":
-            return self._unpack(data[1])
+            return self.unpack(data[1])
         if data[0] == "json":
             return json.loads(data[1], object_hook=self._revive_json)
         return super().loads_typed(data)
 
-    def _unpack(self, data: bytes) -> Any:
-        return ormsgpack.unpackb(data, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
-
     def _revive(self, code: int, data: bytes) -> Any:
         """Decode a msgpack extension: the object, or its plain data if the class is not allowed or raises."""
         if code > SNAPSHOT:
-            return encoder.decode_extension(code, data, self._unpack)
-        value = ormsgpack.unpackb(data, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
+            return encoder.decode_extension(code, data, self.unpack)
+        value = self.unpack(data)
         if code >= NUMPY:
             return _DeltaSnapshot(value) if code == SNAPSHOT else _numpy_array(value) if code == NUMPY else None
-        if not _names_a_class(value):
+        if type(value) is not list or len(value) < 3 or type(value[0]) is not str or type(value[1]) is not str:
             return None
         name = (value[0], value[1])
         build = _safe_builder(code, name) if name in _SAFE and code != METHOD else self._builder(code, name, value)
@@ -206,10 +207,6 @@ def type_name(allowed: AllowedType) -> Name:
         if module and name:
             return (module, name)
     raise ValueError(f"allowed_types takes classes, 'module.Name' or ('module', 'Name'), not {allowed!r}")
-
-
-def _names_a_class(value: Any) -> bool:
-    return type(value) is list and len(value) >= 3 and type(value[0]) is str and type(value[1]) is str
 
 
 def _import_class(name: Name) -> Any:

@@ -10,7 +10,7 @@ were checksums have None and are not compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,6 +23,8 @@ MALFORMED_MEMORY_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 """What decoding a damaged memory or vector may raise."""
 _MAX_TIME = 1 << 57
 """Later than the year 4000. A memory without checksums may not have a time outside of this."""
+CHECKSUM_HEAD = b"%d,%a,%a,%d,%d,%b%b"
+"""What a memory's checksum covers besides its value: see `memory_checksum`."""
 _WAY_ON = "delete it, or put it again"
 
 
@@ -41,8 +43,7 @@ def memory_checksum(
 ) -> int:
     """Return the checksum of a memory. `space` is its encoded namespace, `value` its JSON text."""
     minutes = ttl or (None if ttl is None else 0.0)  # SQLite stores -0.0 as 0.0
-    head = b"%d,%a,%a,%d,%d,%b%b" % (number, tenant, minutes, vectors, len(space), space, key)
-    return crc32(value, crc32(head))
+    return crc32(value, crc32(CHECKSUM_HEAD % (number, tenant, minutes, vectors, len(space), space, key)))
 
 
 def sum_of_times(created: int, updated: int, expires: int | None) -> int:
@@ -55,34 +56,47 @@ def vector_checksum(memory: int, field: int, count: int, space: bytes, vector: b
     return crc32(vector, crc32(b"%d,%d,%d,%b" % (memory, field, count, space)))
 
 
-def read_memory(
-    tenant: str,
-    number: int,
-    space: bytes,
-    key: bytes,
-    value: bytes | str,
-    created: int,
-    updated: int,
-    expires: int | None,
-    ttl: float | None,
-    vectors: int | None,
-    checksum: int | None,
-    times: int | None,
-) -> MemoryRow:
+def read_memory(tenant: str, *columns: Any) -> MemoryRow:
     """Return the memory in a stored row. Corrupt if it cannot be decoded or is not what was stored."""
-    try:
-        data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
-        text = data.decode("utf-8", "surrogatepass")
-        row = MemoryRow(decode(space), key.decode("utf-8", "surrogatepass"), text, created, updated, expires, ttl)
-        if checksum is None and times is None:
-            _check_without_checksum(tenant, number, row)
-        elif times != created + updated + (expires or 0):
-            raise ValueError("its times do not match their checksum")
-        elif checksum != memory_checksum(number, tenant, space, key, ttl, vectors or 0, data):
-            raise ValueError("it does not match its checksum")
-    except MALFORMED_MEMORY_ERRORS as error:
-        raise damaged_row(space, key, number, error) from error
-    return row
+    return read_memories(tenant, (columns,))[0]
+
+
+def read_memories(tenant: str, rows: Iterable[Sequence[Any]]) -> list[MemoryRow]:
+    """Return the memories in stored rows. Corrupt if one cannot be decoded or is not what was stored.
+
+    Each read of memories ends here. The loop makes no call of a Python function for a memory that has a checksum and
+    whose namespace was read before: `tests/test_store_steps.py` counts them.
+    """
+    memories: list[MemoryRow] = []
+    make_row = tuple.__new__
+    for number, space, key, value, created, updated, expires, ttl, vectors, checksum, times in rows:
+        try:
+            data = value if type(value) is bytes else value.encode("utf-8", "surrogatepass")
+            row = make_row(
+                MemoryRow,
+                (
+                    decode(space),
+                    key.decode("utf-8", "surrogatepass"),
+                    data.decode("utf-8", "surrogatepass"),
+                    created,
+                    updated,
+                    expires,
+                    ttl,
+                ),
+            )
+            if checksum is None and times is None:
+                _check_without_checksum(tenant, number, row)
+            elif times != created + updated + (expires or 0):
+                raise ValueError("its times do not match their checksum")
+            else:  # as in `memory_checksum`
+                minutes = ttl or (None if ttl is None else 0.0)
+                head = CHECKSUM_HEAD % (number, tenant, minutes, vectors or 0, len(space), space, key)
+                if checksum != crc32(data, crc32(head)):
+                    raise ValueError("it does not match its checksum")
+        except MALFORMED_MEMORY_ERRORS as error:
+            raise damaged_row(space, key, number, error) from error
+        memories.append(row)
+    return memories
 
 
 def _check_without_checksum(tenant: str, number: int, row: MemoryRow) -> None:

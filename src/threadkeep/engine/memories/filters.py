@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -107,9 +107,10 @@ class Field:
 
     def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        if self.literal:
-            return self.node.holds(value.get(self.key, MISSING) if isinstance(value, dict) else MISSING)
-        return self.node.holds(find(value, self.key))
+        found = value.get(self.key, MISSING) if isinstance(value, dict) else MISSING
+        if found is MISSING and not self.literal and "." in self.key:
+            found = find(value, self.key)
+        return self.node.holds(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,9 @@ class Compare:
 
     def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        comparable = isinstance(value, str) if isinstance(self.operand, str) else _is_number(value)
-        return comparable and COMPARISONS[self.name](value, self.operand)
+        kind, operand = type(value), self.operand
+        comparable = kind is str if isinstance(operand, str) else kind is int or kind is float
+        return comparable and COMPARISONS[self.name](value, operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ class Contains:
 
 
 EVERYTHING, NOTHING = AllOf(()), AnyOf(())
+_LEAVES = frozenset({Equal, Compare})
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def matches(node: FilterNode, value: Mapping[str, Any]) -> bool:
@@ -216,17 +220,25 @@ def find(value: Any, key: str) -> Any:
     return MISSING
 
 
-def dotted_keys(node: FilterNode, path: KeyPath = ()) -> Iterator[KeyPath]:
+def is_everything(node: FilterNode) -> bool:
+    """Whether a filter has no conditions, so that it matches every value."""
+    return type(node) is AllOf and not node.nodes
+
+
+def dotted_keys(node: FilterNode, path: KeyPath = ()) -> list[KeyPath]:
     """Return the keys with dots that may be paths, each with the keys that lead to it."""
+    keys: list[KeyPath] = []
     if isinstance(node, Field):
         if "." in node.key and not node.literal:
-            yield (*path, node.key)
-        yield from dotted_keys(node.node, (*path, node.key))
+            keys.append((*path, node.key))
+        if type(node.node) not in _LEAVES:
+            keys += dotted_keys(node.node, (*path, node.key))
     elif isinstance(node, NotNode):
-        yield from dotted_keys(node.node, path)
+        keys += dotted_keys(node.node, path)
     elif isinstance(node, AllOf | AnyOf):
         for each in node.nodes:
-            yield from dotted_keys(each, path)
+            keys += dotted_keys(each, path)
+    return keys
 
 
 def has_literal_key(path: KeyPath) -> FilterNode:
@@ -279,7 +291,31 @@ def parse(filter: Mapping[str, Any] | None) -> FilterNode:
     ValueError for an unknown operator, for an operand that an operator does not take, and for a filter with more than
     `MAX_DEPTH` levels. TypeError for a filter that is not a mapping and for a key that is not a str.
     """
-    return EVERYTHING if filter is None else _parse_filter(filter, MAX_DEPTH)
+    if filter is None:
+        return EVERYTHING
+    simple = _parse_simple(filter) if type(filter) is dict else None
+    return _parse_filter(filter, MAX_DEPTH) if simple is None else simple
+
+
+def _parse_simple(filter: dict[Any, Any]) -> FilterNode | None:
+    """Return the tree of a filter that only compares keys with scalars, as most do. None for any other filter.
+
+    Two calls for each key. `_parse_filter` returns the same, after fifteen.
+    """
+    nodes: list[FilterNode] = []
+    for key, condition in filter.items():
+        if type(key) is not str or key[:1] == "$":
+            return None
+        if type(condition) in _SCALARS:
+            nodes.append(Field(key, Equal(condition)))
+            continue
+        if type(condition) is not dict or len(condition) != 1:
+            return None
+        ((name, operand),) = condition.items()
+        if name not in COMPARISONS or type(operand) not in (str, int):
+            return None
+        nodes.append(Field(key, Compare(name, operand)))
+    return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
 
 
 def _parse_filter(filter: Any, levels: int) -> FilterNode:

@@ -27,6 +27,8 @@ _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config
 _SEARCHES = ("vector", "text", "hybrid", "off")
 _BY_VECTOR = ("vector", "hybrid")
 _WHOLE_VALUE = "$"
+_WHOLE = (_WHOLE_VALUE,)
+_STARTS_OF_JSON = ("[", "{")
 
 
 class EmbeddedTexts(NamedTuple):
@@ -36,7 +38,7 @@ class EmbeddedTexts(NamedTuple):
     queries: Mapping[str, bytes]
 
 
-_NO_VECTORS = EmbeddedTexts({}, {})
+NO_VECTORS = EmbeddedTexts({}, {})
 
 
 RunCoroutine: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, EmbeddedTexts]]], EmbeddedTexts]
@@ -84,6 +86,8 @@ class QueryIndex:
         if not self.has_words:
             return ""
         paths = self._paths(fields)
+        if paths == _WHOLE:
+            return index_words(leaf_texts(value))
         texts = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in paths)
         return index_words(chain.from_iterable(texts), count_words(value) if len(paths) > 1 else None)
 
@@ -98,7 +102,7 @@ class QueryIndex:
         unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (unique_texts or unique_queries):
-            return _NO_VECTORS
+            return NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             if getattr(model, "func", None) is None:
                 return self._run(lambda: self.aembed(unique_texts, unique_queries))
@@ -113,7 +117,7 @@ class QueryIndex:
         unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (unique_texts or unique_queries):
-            return _NO_VECTORS
+            return NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             query_vectors = await model.aembed_documents(unique_queries) if unique_queries else []
         else:
@@ -141,10 +145,16 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _leaf_texts_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
-    """Yield the texts at a path; for lists and dicts, those of their leaves."""
-    for text in _texts_at(value, path):
-        inner = texts_in_json(text)
-        yield from (text,) if inner is None else inner
+    """Return the texts at a path; for lists and dicts, those of their leaves."""
+    own = value.get(path) if path.isidentifier() else None  # a key, which is the whole path
+    if type(own) is str and own[:1] not in _STARTS_OF_JSON:
+        return (own,)
+    return chain.from_iterable(map(_leaf_texts_in, _texts_at(value, path)))
+
+
+def _leaf_texts_in(text: str) -> Iterable[str]:
+    inner = texts_in_json(text)
+    return (text,) if inner is None else inner
 
 
 def _check_config(config: Any) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ twice.
 from __future__ import annotations
 
 import json
+import json.encoder
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MAX_DEPTH = 250
@@ -27,6 +28,21 @@ _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
 _UNICODE = json.JSONEncoder(check_circular=False, ensure_ascii=False)
 _DECODER = json.JSONDecoder()
+_scan: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
+
+
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """Return what `_ASCII.encode` makes anew for each value: the encoder in C, if this Python has it."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return lambda value, _: (_ASCII.encode(value),)
+    encoder: Callable[[Any, int], Iterable[str]] = make(
+        None, _ASCII.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return encoder
+
+
+_encode_pieces = _encoder()
 
 
 def dump(value: Any) -> str:
@@ -37,7 +53,7 @@ def dump(value: Any) -> str:
     """
     if type(value) is dict and _is_plain(value, MAX_DEPTH):
         text = _encode(value)
-        if _is_clean(text, value):
+        if "\\u" not in text or _is_clean_json(text, value):
             return text
     elif not isinstance(value, dict):
         raise TypeError(f"value must be a dict, not {type(value).__name__}")
@@ -46,7 +62,10 @@ def dump(value: Any) -> str:
 
 def load(text: str) -> dict[str, Any]:
     """Return the value that `dump` was given; ValueError if the text is not a JSON object."""
-    value, end = _DECODER.raw_decode(text)
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        value, end = _DECODER.raw_decode(text)  # raises the error
     if end != len(text):
         value = _DECODER.decode(text)  # spaces may follow, if another program wrote it
     if type(value) is not dict:
@@ -55,9 +74,28 @@ def load(text: str) -> dict[str, Any]:
     return loaded
 
 
+def load_all(texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what `load` returns for each text. No Python call for a text that has nothing unusual."""
+    values: list[dict[str, Any]] = []
+    for text in texts:
+        try:
+            value, end = _scan(text, 0)
+        except StopIteration:
+            value, end = None, -1  # `load` raises the error
+        if end != len(text) or type(value) is not dict or "\\u0001" in text:
+            value = load(text)
+        values.append(value)
+    return values
+
+
 def escape(text: str) -> str:
     """Return a string as it is stored. Different strings stay different, but escaped ones may sort differently."""
     return _UNSTORABLE.sub(_escape_character, text)
+
+
+def is_clean(text: str) -> bool:
+    """Whether `escape` returns this string as it is."""
+    return _UNSTORABLE.search(text) is None
 
 
 def to_plain_json(value: Any) -> Any:
@@ -90,13 +128,13 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 def _encode(value: Any) -> str:
     try:
-        return _ASCII.encode(value)
+        return "".join(_encode_pieces(value, 0))
     except ValueError:
         to_plain_json(value)  # its error has the path
         raise
 
 
-def _is_clean(text: str, value: Any) -> bool:
+def _is_clean_json(text: str, value: Any) -> bool:
     """Whether nothing in this text, made from this value, needs escaping. May be False in doubt."""
     if "\\u000" in text and ("\\u0000" in text or "\\u0001" in text):
         return False

@@ -70,18 +70,39 @@ def _before_wildcard(segments: Namespace) -> Namespace:
     return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
-def memory_number(tenant: str, memory_key: MemoryKey) -> int:
+class Place(NamedTuple):
+    """What the rows of all memories of a namespace have in common, and what their numbers are hashed with."""
+
+    tenant: bytes
+    space: bytes
+    partition: int
+    hash_prefix: bytes
+
+
+@lru_cache(maxsize=4096)
+def place(tenant: str, namespace: Namespace) -> Place:
+    """Return what is the same for all memories of a namespace."""
+    return Place(
+        to_bytes(tenant), encode(namespace), partition_number(tenant, namespace[0]), _hash_prefix(tenant, namespace)
+    )
+
+
+def memory_number(tenant: str, memory_key: tuple[Namespace, str]) -> int:
     """Return the number of a memory: a 64-bit hash of its key.
 
     The row has the key too. If two keys had the same number, the second memory could not be stored.
     """
-    return _hash(_hash_prefix(tenant, memory_key.namespace) + _length_prefixed(to_bytes(memory_key.key)))
+    namespace, key = memory_key
+    name = key.encode("utf-8", "surrogatepass")
+    data = _hash_prefix(tenant, namespace) + len(name).to_bytes(4, "big") + name  # as in `_length_prefixed`
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
 def partition_number(tenant: str, first: str) -> int:
     """Return the number of a partition: a 64-bit hash of its name."""
-    return _hash(_length_prefixed(to_bytes(tenant)) + _length_prefixed(to_bytes(first)))
+    data = _length_prefixed(to_bytes(tenant)) + _length_prefixed(to_bytes(first))
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
@@ -91,7 +112,3 @@ def _hash_prefix(tenant: str, namespace: Namespace) -> bytes:
 
 def _length_prefixed(part: bytes) -> bytes:
     return len(part).to_bytes(4, "big") + part
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)

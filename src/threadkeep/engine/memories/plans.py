@@ -14,10 +14,11 @@ from threadkeep.engine.memories.filters import (
     KeyPath,
     dotted_keys,
     has_literal_key,
+    is_everything,
     matches,
     with_literal_keys,
 )
-from threadkeep.engine.memories.json_text import load
+from threadkeep.engine.memories.json_text import load, load_all
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix, memory_number
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
@@ -157,10 +158,24 @@ class VectorCache:
             self.partitions.pop((tenant, first), None)
 
 
-def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
+def _decode_rows(rows: Sequence[MemoryRow], filter: FilterNode = EVERYTHING) -> list[FoundMemory]:
+    """Return the memories that match, with their decoded values; Corrupt if one cannot be decoded."""
+    found: list[FoundMemory] = []
+    add, make, holds = found.append, tuple.__new__, None if is_everything(filter) else filter.holds
+    try:
+        values = load_all([row[2] for row in rows])
+    except (ValueError, RecursionError):
+        values = [decode_memory(row).value for row in rows]  # raises the error of the first one
+    for row, value in zip(rows, values, strict=True):
+        if holds is None or holds(value):
+            add(make(FoundMemory, (row, value, None)))
+    return found
+
+
+def decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
     """Return a memory with its decoded value; Corrupt if it cannot be decoded."""
     try:
-        return FoundMemory(row, load(row.value), score)
+        return tuple.__new__(FoundMemory, (row, load(row[2]), score))
     except (ValueError, RecursionError) as error:
         raise damaged_memory(row.memory_key, f"its value cannot be decoded: {error}") from error
 
@@ -168,13 +183,8 @@ def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
 async def get(tenant: str, keys: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:
     """Return memories by key; None for each that does not exist. One round trip."""
     rows = await GetMemories(tenant, tuple(keys), now)
-    return [_decode_memory(row) if row is not None else None for row in rows]
-
-
-async def get_one(tenant: str, key: MemoryKey, now: int) -> FoundMemory | None:
-    """Return a memory, or None if it does not exist. One round trip."""
-    (row,) = await GetMemories(tenant, (key,), now)
-    return _decode_memory(row) if row is not None else None
+    found = iter(_decode_rows([row for row in rows if row is not None]))
+    return [next(found) if row is not None else None for row in rows]
 
 
 async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
@@ -185,8 +195,8 @@ async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundM
     """
     if query.limit == 0:
         return []
-    if paths := set(dotted_keys(query.filter)):
-        literal = {path for path in paths if await _has_literal_key(query, path)}
+    if paths := dotted_keys(query.filter):
+        literal = {path for path in set(paths) if await _has_literal_key(query, path)}
         query = query._replace(filter=with_literal_keys(query.filter, literal))
     if query.vector is None and (query.words is None or (query.only_ranks and not query.words)):
         return await _list_matching(query)
@@ -226,9 +236,8 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
     One round trip; more if the database cannot evaluate the filter exactly.
     """
     tenant, prefix, filter, limit, offset, now = query[:6]
-    if filter == EVERYTHING and not skipped:
-        rows = await ListMemories(tenant, prefix, now, limit, offset)
-        return [_decode_memory(row) for row in rows]
+    if is_everything(filter) and not skipped:
+        return _decode_rows(await ListMemories(tenant, prefix, now, limit, offset))
     found: list[FoundMemory] = []
     after: Position | None = None
     step = min(offset + limit + _EXTRA_ROWS + len(skipped or ()), _MAX_SLICE)
@@ -237,16 +246,12 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
         wanted = rows
         if skipped:
             wanted = tuple(row for row in rows if memory_number(tenant, row.memory_key) not in skipped)
-        found += _filter_rows(wanted, filter)
+        found += _decode_rows(wanted, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)
         step = min(4 * step, _MAX_SLICE)
     return found[offset : offset + limit]
-
-
-def _filter_rows(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[FoundMemory]:
-    return (found for found in map(_decode_memory, rows) if matches(filter, found.value))
 
 
 async def _rank(query: MemoryQuery, vectors: VectorCache | None, depth: int) -> _Ranking:
@@ -261,7 +266,7 @@ async def _rank(query: MemoryQuery, vectors: VectorCache | None, depth: int) -> 
         return _Ranking(iter(by_vectors), is_all)
     expired = await FindExpired(query.tenant, query.prefix, query.now)
     not_expired = (scored for scored in by_vectors if scored[0] not in expired)
-    if query.filter == EVERYTHING:
+    if is_everything(query.filter):
         return _Ranking(_fuse_rankings(scored, not_expired), is_all, matched)
     candidates = await _find_candidates(query)
     fused = _fuse_rankings(_restrict(scored, candidates), _restrict(not_expired, candidates))
@@ -311,7 +316,7 @@ def _fuse_rankings(*rankings: Iterable[Scored]) -> Iterator[Scored]:
 async def _load_ranked(query: MemoryQuery, ranking: _Ranking) -> _RankedPage:
     """Load the page of a ranking: the memories that match the filter, from `offset` on."""
     end, found, checked, skipped = query.offset + query.limit, list[FoundMemory](), 0, 0
-    scored, is_restricted = ranking.scored, query.filter == EVERYTHING
+    scored, is_restricted = ranking.scored, is_everything(query.filter)
     if is_restricted and query.vector is None:  # then all of them are found, and those before the page are not needed
         skipped = sum(1 for _ in islice(scored, query.offset))
     while len(found) < end - skipped:
@@ -323,7 +328,7 @@ async def _load_ranked(query: MemoryQuery, ranking: _Ranking) -> _RankedPage:
         rows = await GetMemoriesByNumber(query.tenant, query.prefix, tuple(scores), query.now)
         for number, score in scores.items():
             if number in rows:
-                memory = _decode_memory(rows[number], score)
+                memory = decode_memory(rows[number], score)
                 _check_words(query, memory, ranking.by_words.get(number))
                 if matches(query.filter, memory.value):
                     found.append(memory)

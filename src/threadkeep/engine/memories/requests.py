@@ -18,6 +18,10 @@ from threadkeep.engine.memories.filters import EVERYTHING, FilterNode
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 
+_READ = READ._replace(subject="memories")
+_READ_ONE_STATEMENT = READ_ONE_STATEMENT._replace(subject="memories")
+_IDEMPOTENT_WRITE = IDEMPOTENT_WRITE._replace(subject="memories")
+
 
 class MemoryRow(NamedTuple):
     """A stored memory. `value` is JSON text; `ttl` is the minutes it lives after it was last written or refreshed."""
@@ -48,7 +52,7 @@ class NewMemory(NamedTuple):
 class WriteMemories(Request[None]):
     """Store and delete memories in one transaction. A memory that exists and has not expired keeps its `created`."""
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
     tenant: str
     puts: tuple[NewMemory, ...]
     deletes: tuple[MemoryKey, ...]
@@ -61,7 +65,7 @@ class WriteMemories(Request[None]):
 class RefreshMemories(Request[None]):
     """Restart the ttl of memories that have one."""
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
     tenant: str
     keys: tuple[MemoryKey, ...]
     now: int
@@ -71,7 +75,7 @@ class RefreshMemories(Request[None]):
 class SweepMemories(Request[int]):
     """Delete at most `limit` expired memories, of all tenants. Return the number deleted."""
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
     now: int
     limit: int
 
@@ -80,7 +84,7 @@ class SweepMemories(Request[int]):
 class GetMemories(Request[tuple[MemoryRow | None, ...]]):
     """Get memories by key; None for each that does not exist."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     keys: tuple[MemoryKey, ...]
     now: int
@@ -90,7 +94,7 @@ class GetMemories(Request[tuple[MemoryRow | None, ...]]):
 class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
     """Get memories by number, all below one prefix; those that no longer exist are missing from the result."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     numbers: tuple[int, ...]
@@ -105,7 +109,7 @@ Position: TypeAlias = tuple[int, Namespace, str]
 class ListMemories(Request[tuple[MemoryRow, ...]]):
     """List at most `limit` memories below a prefix, after `after`: last updated first, then by namespace and key."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     now: int
@@ -119,7 +123,7 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
 class ListNamespaces(Request[tuple[Namespace, ...]]):
     """List at most `limit` namespaces below a prefix that have memories, in order, after `after`."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     now: int
@@ -131,7 +135,7 @@ class ListNamespaces(Request[tuple[Namespace, ...]]):
 class CountMemories(Request[int]):
     """Count the memories of a tenant."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     now: int
 
@@ -140,7 +144,7 @@ class CountMemories(Request[int]):
 class FindMatching(Request[frozenset[int]]):
     """Find the numbers of the memories below a prefix that may match a filter."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     now: int
@@ -151,7 +155,7 @@ class FindMatching(Request[frozenset[int]]):
 class FindExpired(Request[frozenset[int]]):
     """Find the numbers of the memories below a prefix that have expired but are still stored."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     now: int
@@ -189,7 +193,7 @@ class SearchFullText(Request[WordMatches]):
     `ListMemories`.
     """
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     prefix: Namespace
     now: int
@@ -237,7 +241,7 @@ class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     vectors. A storage with a vector index answers `large` if there are more, or if the cache is already full.
     """
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = _READ
     tenant: str
     partition: str | None
     since: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -269,7 +273,7 @@ class SearchVectors(Request[NearestMemories]):
     storage's index. It has at least `needed` memories if that many exist.
     """
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = _READ
     tenant: str
     prefix: Namespace
     now: int
@@ -284,6 +288,6 @@ class SearchVectors(Request[NearestMemories]):
 class CreateVectorIndex(Request[None]):
     """Create an index for vectors of `dims` dimensions, if the storage supports one."""
 
-    access: ClassVar[Access] = IDEMPOTENT_WRITE
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
     dims: int
     metric: str

@@ -15,12 +15,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_ASCII_WORD = re.compile("[a-z0-9]+")
+"""The same for text in ASCII without capital letters, and faster."""
 _MAX_WORD_LENGTH = 100
 MAX_WORDS = 16_000
 """The number of words of a memory that are indexed. A tsvector of PostgreSQL has 16,383 positions."""
@@ -35,10 +37,15 @@ MARK = 0xE000
 def words(text: str) -> list[str]:
     """Return the words of a text, in order."""
     plain = text.casefold()
-    if not plain.isascii():
+    if plain.isascii():
+        found = _ASCII_WORD.findall(plain)
+    else:
         decomposed = unicodedata.normalize("NFKD", plain).casefold()
-        plain = unicodedata.normalize("NFC", "".join(c for c in decomposed if not unicodedata.combining(c)))
-    return [word[:_MAX_WORD_LENGTH] for word in _WORD.findall(plain)][:MAX_WORDS]
+        plain = unicodedata.normalize("NFC", "".join([c for c in decomposed if not unicodedata.combining(c)]))
+        found = _WORD.findall(plain)
+    if found and max(map(len, found)) > _MAX_WORD_LENGTH:
+        found = [word[:_MAX_WORD_LENGTH] for word in found]
+    return found if len(found) <= MAX_WORDS else found[:MAX_WORDS]
 
 
 def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -> str:
@@ -46,12 +53,14 @@ def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -
 
     With `limits`, a word counts at most as often as it says: some texts may have been given twice.
     """
-    found = list(islice(chain.from_iterable(map(words, texts)), MAX_WORDS))
+    found = words(" ".join(texts))  # a space ends a word, and no character before it changes one after it
     if len(found) * (4 * _MAX_WORD_LENGTH + _BYTES_PER_POSITION) > MAX_BYTES:
         found = list(_limit_bytes(found))
-    counts = Counter(found)
+    counts: dict[str, int] = {}
+    for word in found:
+        counts[word] = counts.get(word, 0) + 1
     if limits is not None:
-        counts &= Counter(limits)
+        counts = {word: min(count, limits[word]) for word, count in counts.items() if limits.get(word, 0) > 0}
     return " ".join(sorted([word + chr(MARK + min(count, MAX_COUNT)) for word, count in counts.items()]))
 
 
@@ -88,16 +97,25 @@ def word_score(distinct: int, frequency: int) -> float:
     return distinct + frequency / (frequency + 1)
 
 
-def leaf_texts(value: Any) -> Iterator[str]:
-    """Yield the strings and numbers in a value as text, without the names of keys."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from leaf_texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from leaf_texts(inner)
-    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        yield str(value)
+def leaf_texts(value: Any) -> list[str]:
+    """Return the strings and numbers in a value as text, without the names of keys."""
+    texts: list[str] = []
+    _add_leaf_texts((value,), texts)
+    return texts
+
+
+def _add_leaf_texts(values: Iterable[Any], texts: list[str]) -> None:
+    """Append the leaves of some values. One call for each dict and list in them."""
+    for value in values:
+        if isinstance(value, str):
+            texts.append(str(value))
+        elif isinstance(value, (int, float)):
+            if not isinstance(value, bool):
+                texts.append(str(value))
+        elif isinstance(value, dict):
+            _add_leaf_texts(value.values(), texts)
+        elif isinstance(value, (list, tuple)):
+            _add_leaf_texts(value, texts)
 
 
 def count_words(value: Any, wanted: AbstractSet[str] | None = None) -> Counter[str]:
@@ -121,6 +139,6 @@ def texts_in_json(text: str) -> list[str] | None:
     if text[:1] not in ("[", "{"):
         return None
     try:
-        return list(leaf_texts(json.loads(text)))
+        return leaf_texts(json.loads(text))
     except (ValueError, RecursionError):
         return None

@@ -15,18 +15,28 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack
+from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack, unpack_plain
+from threadkeep.engine.log.item_cache import ItemCache
+from threadkeep.engine.log.itemlog import SHARED
 from threadkeep.engine.log.msgpack import LIST, WHOLE, header
-from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
+from threadkeep.engine.log.records import (
+    CheckpointRecord,
+    Slot,
+    TaskWrites,
+    WriteEntry,
+    unpack_checkpoint,
+    unpack_writes,
+)
+from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows, LoadSeveral
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
@@ -182,7 +192,12 @@ def _known(head: Head, found: CheckpointRows) -> KnownCheckpoint:
 
 async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | None) -> CheckpointState | None:
     """Return a checkpoint by id, hidden or not, or the latest visible one of the namespace. One round trip."""
-    states = await get_many(heads, codec, key, (CheckpointRef(ns, id),))
+    head, wanted = heads.get(key), (CheckpointRef(ns, id),)
+    loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head is not None else None)
+    if head is not None and not heads.is_current(head):  # as in `load_checkpoints`
+        head, loaded = None, await LoadCheckpoints(key, wanted)
+    check_newest(key, wanted, loaded)
+    states = _decode_states(heads, codec, heads.head_from(key, loaded, head), loaded)
     return states[0] if states else None
 
 
@@ -191,10 +206,61 @@ async def get_many(
 ) -> list[CheckpointState]:
     """Return several checkpoints of a thread, without those that do not exist. One round trip."""
     head, loaded = await load_checkpoints(heads, key, wanted, heads.get(key))
-    found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.checkpoints if f.row]
-    heads.store(with_recent_checkpoints(head, [record for record, _ in reversed(found)]))
-    with gc_paused():
-        return [decode_state(head, codec, record, tasks) for record, tasks in found]
+    return _decode_states(heads, codec, head, loaded)
+
+
+async def get_several(
+    heads: Heads, codec: Codec, wanted: Mapping[ThreadKey, Sequence[CheckpointRef]]
+) -> dict[ThreadKey, list[CheckpointState]]:
+    """Return checkpoints of several threads, without those that do not exist. One round trip.
+
+    A thread is left out if the heads were cleared meanwhile, or if it is damaged: load it with `get_many`. Corrupt if
+    a row of one of them cannot be read.
+    """
+    cached = {key: heads.get(key) for key in wanted}
+    loads = [
+        LoadCheckpoints(key, tuple(refs), head.cached_items() if (head := cached[key]) is not None else None)
+        for key, refs in wanted.items()
+    ]
+    found: dict[ThreadKey, list[CheckpointState]] = {}
+    for load, loaded in zip(loads, await LoadSeveral(tuple(loads)), strict=True):
+        head = cached[load.key]
+        if head is not None and not heads.is_current(head):
+            continue
+        try:
+            check_newest(load.key, load.wanted, loaded)
+            found[load.key] = _decode_states(heads, codec, heads.head_from(load.key, loaded, head), loaded)
+        except Corrupt:
+            continue
+    return found
+
+
+def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -> list[CheckpointState]:
+    """Return the checkpoints that were loaded, with their values, and cache the newest of them."""
+    names, shared, where = head.name_table(), head.shared_parts(), head.where
+    found: list[tuple[CheckpointRecord, list[TaskWrites]]] = []
+    records: list[CheckpointRecord] = []
+    elements = 0
+    for rows in loaded.checkpoints:
+        if rows.row is not None:
+            tasks = [unpack_writes(row, names, shared, where) for row in rows.writes]
+            record = unpack_checkpoint(rows.row, names, shared, where)
+            for slot in record.slots.values():
+                elements += slot.elements
+            found.append((record, tasks))
+            records.append(record)
+    records.reverse()
+    heads.store(with_recent_checkpoints(head, records))
+    states: list[CheckpointState] = []
+    with gc_paused() if elements >= _MANY_ELEMENTS else _NOT_PAUSED:
+        for record, tasks in found:
+            states.append(decode_state(head, codec, record, tasks))
+    return states
+
+
+_NOT_PAUSED = nullcontext()
+_MANY_ELEMENTS = 256
+"""With fewer elements, pausing the collector only delays the collection of what they need."""
 
 
 @contextmanager
@@ -219,30 +285,79 @@ def with_recent_checkpoints(head: Head, records: Iterable[CheckpointRecord]) -> 
 
 
 def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iterable[TaskWrites]) -> CheckpointState:
-    """Return a checkpoint with its values decoded; the head must have their items."""
+    """Return a checkpoint with its values decoded; the head must have their items.
+
+    About ten calls, two for each list of messages, and one for each object that is not plain data.
+    """
     row = record.row
-    where = f"of checkpoint {row.id!r} in {head.where}"
+    slots = dict(record.slots)
+    slots.pop(LARGE_METADATA, None)
+    writes = in_order(tasks)
+    try:
+        channels = dict(zip(slots, decode_slots(head.cache, codec, slots.values()), strict=True))
+        values = decode_slots(head.cache, codec, [entry.slot for _, _, _, entry in writes])
+        pending = [(task, entry.channel, value) for (_, task, _, entry), value in zip(writes, values, strict=True)]
+    except Exception:  # noqa: BLE001 - decoding them one by one names the value that is wrong
+        where = f"of checkpoint {row.id!r} in {head.where}"
+        channels = {name: decode_value(head, codec, slot, f"channel {name!r} {where}") for name, slot in slots.items()}
+        pending = decode_writes(head, codec, tasks)
     checkpoint = {
         **record.fields,
-        **(codec.loads(*record.rest, f"the rest {where}") if record.rest else {}),
+        **(codec.loads(*record.rest, f"the rest of checkpoint {row.id!r} in {head.where}") if record.rest else {}),
         "id": row.id,
-        "channel_values": {
-            name: decode_value(head, codec, slot, f"channel {name!r} {where}")
-            for name, slot in record.slots.items()
-            if name != LARGE_METADATA
-        },
-        "channel_versions": dict(record.versions),
-        "versions_seen": {node: dict(seen) for node, seen in record.seen.items()},
+        "channel_values": channels,
+        "channel_versions": record.versions.copy(),
+        "versions_seen": dict(zip(record.seen, map(dict, record.seen.values()), strict=True)),
     }
     return CheckpointState(
-        head.key,
-        row.ns,
-        row.id,
-        row.parent,
-        checkpoint,
-        metadata_of(head, record, complete=True),
-        decode_writes(head, codec, tasks),
+        head.key, row.ns, row.id, row.parent, checkpoint, metadata_of(head, record, complete=True), pending
     )
+
+
+def in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEntry]]:
+    """Return writes as (path, task, idx, entry), in LangGraph's order."""
+    found: list[tuple[str, str, int, WriteEntry]] = []
+    for row, entries in tasks:
+        task = row.task
+        for idx, entry in entries.items():
+            found.append((entry.origin[0], task, idx, entry))
+    found.sort(key=_PLACE)
+    return found
+
+
+_PLACE = itemgetter(0, 1, 2)
+
+
+def decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[Any]:
+    """Return the values of slots, all in one call; one or two more for each list of messages or large value.
+
+    Any exception if a value cannot be decoded: `decode_value` says which one it is, and what is wrong.
+    """
+    unpack, lanes, values = codec.unpack, cache.lanes, list[Any]()
+    if unpack is None:
+        raise TypeError("another serializer")
+    for kind, tag, elements, snapshot, inline, ranges, _, _ in slots:
+        if inline is not None:
+            data = inline
+        else:
+            lane, start, length = ranges[0]
+            data = lanes[lane][start]
+            if kind == LIST and tag == MSGPACK and data[:1] in EXTENSIONS:
+                parts = cache.elements(ranges)
+                if parts is not None and len(parts) == elements > 0:
+                    messages = codec.decode_list(parts, "")
+                    values.append(_DeltaSnapshot(messages) if snapshot else messages)
+                    continue
+            if length != 1 or len(ranges) != 1:
+                data = cache.join(ranges, "")
+        if tag == MSGPACK:
+            value = unpack(data if kind == WHOLE else header(kind, elements) + data)
+        elif tag == "null":
+            value = None
+        else:
+            value = codec.loads(tag, data if kind == WHOLE else header(kind, elements) + data, "")
+        values.append(_DeltaSnapshot(value) if snapshot else value)
+    return values
 
 
 def metadata_of(head: Head, record: CheckpointRecord, *, complete: bool = False) -> dict[str, Any]:
@@ -250,23 +365,23 @@ def metadata_of(head: Head, record: CheckpointRecord, *, complete: bool = False)
 
     Unless it must be `complete`, a `LargeValue` stands for a large value whose items are not cached.
     """
-    found = metadata.of_row(record.row, head.labels(record.row.labels), record.own_metadata)
+    row = record.row
+    packed = head.cache.lanes.get(SHARED, {}).get(row.labels)
+    labels = unpack_plain(packed) if packed else None
+    found = metadata.of_row(row, labels if type(labels) is dict else head.labels(row.labels), record.own_metadata)
     slot = record.slots.get(LARGE_METADATA)
     if slot is None or (not complete and head.cache.lacking(slot.ranges)):
         return found
     beginning = b"" if slot.kind == WHOLE else header(slot.kind, slot.elements)
-    what = f"metadata of checkpoint {record.row.id!r} in {head.where}"
+    what = f"metadata of checkpoint {row.id!r} in {head.where}"
     return metadata.with_large(found, unpack(beginning + head.bytes_of(slot.ranges), what))
 
 
 def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:
     """Return the writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
-    ordered = sorted(
-        (entry.origin[0], task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()
-    )
     return [
         (task, entry.channel, decode_value(head, codec, entry.slot, f"a write of task {task!r} in {head.where}"))
-        for _, task, _, entry in ordered
+        for _, task, _, entry in in_order(tasks)
     ]
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from threadkeep.engine.commit import fill_cache, read_consistently
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
+from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.records import Slot, WriteEntry, unpack_channels, unpack_own_metadata, unpack_writes_to
 from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadAncestors, LoadedRows
-from threadkeep.engine.threads.checkpoints import check_newest, decode_value, decode_writes, get
+from threadkeep.engine.threads.checkpoints import check_newest, decode_slots, decode_value, gc_paused, get, in_order
 from threadkeep.engine.threads.heads import Head, Heads
 
 _NEAR, _ALL = 64, 1 << 31
-"""How many ancestors are loaded first, because most snapshots are nearer than that; and if it is not, all of them."""
+"""How many ancestors are loaded first if it is not known how far away the stored value is; and if that is not enough,
+and still not known, all of them."""
+_SPARE = 4
+"""Some more than LangGraph counted cost little."""
 
 
 class ChannelHistory(NamedTuple):
@@ -40,69 +44,104 @@ async def delta_history(
 
     async def once() -> dict[str, ChannelHistory]:
         head, ancestors = await _load_ancestors(heads, key, ns, start, channels)
-        await fill_cache(heads, head, (each for slot in _needed_slots(ancestors) for each in slot.ranges))
-        return _decode(head, codec, ancestors, channels)
+        ranges: list[ItemRange] = []
+        for slots, writes in ancestors:
+            for slot in slots.values():
+                ranges += slot.ranges
+            for _, _, _, entry in writes:
+                ranges += entry.slot.ranges
+        await fill_cache(heads, head, ranges)
+        with gc_paused():
+            return _decode(head, codec, ancestors, channels)
 
     return await read_consistently(key, once)
 
 
 class _Ancestor(NamedTuple):
-    """An ancestor, and the channels for which no value was found nearer to the checkpoint."""
+    """What an ancestor has of the channels for which no value was found nearer to the checkpoint.
 
-    record: CheckpointRecord
-    tasks: list[TaskWrites]
-    wanted: set[str]
+    `writes` are (path, task, idx, entry), in LangGraph's order.
+    """
+
+    slots: dict[str, Slot]
+    writes: list[tuple[str, str, int, WriteEntry]]
 
 
 async def _load_ancestors(
     heads: Heads, key: ThreadKey, ns: str, id: str, channels: Sequence[str]
 ) -> tuple[Head, list[_Ancestor]]:
     """Load the ancestors up to the one with the last value that is needed, nearest first."""
-    limit = _NEAR
+    head = heads.get(key)
+    cached = head.recent.get((ns, id)) if head is not None else None
+    limit = _expected_distance(cached.own_metadata, channels) if cached is not None else _NEAR
     while True:
         old = heads.get(key)
         loaded = await LoadAncestors(key, ns, id, limit)
-        first = loaded.checkpoints[:1] or (CheckpointRows(None, ()),)
-        check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, first))
+        first = loaded.checkpoints[0] if loaded.checkpoints else CheckpointRows(None, ())
+        check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, (first,)))
         head = heads.head_from(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
-        ancestors, without_value = _walk(head, loaded, channels)
-        if not without_value or len(loaded.checkpoints) < limit:
+        with gc_paused():
+            ancestors, without_value = _walk(head, loaded, channels)
+        if not without_value or len(loaded.checkpoints) < limit or first.row is None:
             return head, ancestors
-        limit = _ALL
+        expected = _expected_distance(unpack_own_metadata(first.row, head.where, head.family), channels)
+        limit = expected if expected > limit else _ALL
+
+
+def _expected_distance(own_metadata: Mapping[str, Any], channels: Sequence[str]) -> int:
+    """Return how many ancestors to load, as LangGraph counted them in the metadata of a checkpoint; _NEAR if not."""
+    counters = own_metadata.get("counters_since_delta_snapshot")
+    if not isinstance(counters, Mapping):  # another program may have stored anything
+        return _NEAR
+    distance = 0
+    for channel in channels:
+        match counters.get(channel):
+            case [_, int(supersteps)]:
+                distance = max(distance, supersteps)
+            case _:
+                return _NEAR
+    return min(distance + _SPARE, _ALL)
 
 
 def _walk(head: Head, loaded: LoadedRows, channels: Sequence[str]) -> tuple[list[_Ancestor], set[str]]:
     """The ancestors up to the last value that is needed, and the channels for which there is none among them."""
+    names, shared, where = head.name_table(), head.shared_parts(), head.where
+    wanted = {n: name for n, name in enumerate(head.names) if name in channels}
     without_value = set(channels)
     ancestors = []
     for found in loaded.checkpoints[1:]:
         if not without_value or found.row is None:
             break
-        record, tasks = head.checkpoint(found.row), [head.task(row) for row in found.writes]
-        ancestors.append(_Ancestor(record, tasks, set(without_value)))
-        without_value -= record.slots.keys()
+        slots = unpack_channels(found.row, names, shared, where, wanted)
+        writes = in_order([unpack_writes_to(row, names, shared, where, wanted) for row in found.writes])
+        ancestors.append(_Ancestor(slots, writes))
+        if slots:
+            without_value -= slots.keys()
+            wanted = {n: name for n, name in wanted.items() if name in without_value}
     return ancestors, without_value
-
-
-def _needed_slots(ancestors: Sequence[_Ancestor]) -> Iterator[Slot]:
-    for record, tasks, wanted in ancestors:
-        yield from (slot for name, slot in record.slots.items() if name in wanted)
-        entries = (entry for task in tasks for entry in task.entries.values())
-        yield from (entry.slot for entry in entries if entry.channel in wanted)
 
 
 def _decode(
     head: Head, codec: Codec, ancestors: Sequence[_Ancestor], channels: Sequence[str]
 ) -> dict[str, ChannelHistory]:
+    """Decode the values, oldest first. All in one call; one by one if that fails, to name the one that is wrong."""
     histories = {channel: ChannelHistory([], []) for channel in channels}
-    for record, tasks, wanted in reversed(ancestors):
-        for channel in wanted & record.slots.keys():
-            value = decode_value(head, codec, record.slots[channel], f"channel {channel!r} of {head.where}")
+    places: list[tuple[str | None, str, Slot]] = []
+    for slots, writes in reversed(ancestors):
+        places += [(None, channel, slot) for channel, slot in slots.items()]
+        places += [(task, entry.channel, entry.slot) for _, task, _, entry in writes]
+    try:
+        values = decode_slots(head.cache, codec, [slot for _, _, slot in places])
+    except Exception:  # noqa: BLE001 - the loop says which one it is
+        values = [decode_value(head, codec, slot, _name(head, by, channel)) for by, channel, slot in places]
+    for (task, channel, _), value in zip(places, values, strict=True):
+        if task is None:
             histories[channel].seeds.append(value)
-        for write in decode_writes(head, codec, [_only_channels(task, wanted) for task in tasks]):
-            histories[write[1]].writes.append(write)
+        else:
+            histories[channel].writes.append((task, channel, value))
     return histories
 
 
-def _only_channels(task: TaskWrites, channels: set[str]) -> TaskWrites:
-    return task._replace(entries={idx: entry for idx, entry in task.entries.items() if entry.channel in channels})
+def _name(head: Head, task: str | None, channel: str) -> str:
+    """Name a value in errors."""
+    return f"channel {channel!r} of {head.where}" if task is None else f"a write of task {task!r} in {head.where}"

@@ -9,7 +9,7 @@ Two calls that cache the same thread at once may drop each other's additions. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,15 +143,13 @@ class Heads:
         self._era = 0
         self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
+        self.get: Callable[[ThreadKey], Head | None] = self._heads.get
+        """Returns the cached head of a thread, if any."""
 
     @property
     def era(self) -> int:
         """The number of times that all heads were dropped. A cache of another era is not current."""
         return self._era
-
-    def get(self, key: ThreadKey) -> Head | None:
-        """Return the cached head of a thread, if any."""
-        return self._heads.get(key)
 
     def drop(self, key: ThreadKey) -> None:
         """Drop the cached head of a thread."""

@@ -7,17 +7,19 @@ named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.records import check_checkpoint, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import CheckpointState, get_many
+from threadkeep.engine.threads.checkpoints import CheckpointState, get_many, get_several
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.metadata import MetadataFilter
 from threadkeep.errors import Corrupt
 
 _FIRST_SLICE, _MAX_SLICE = 16, 1024
@@ -75,7 +77,7 @@ def query(
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
-    """Return the next checkpoints of a query. One round trip for the scan, and one for each thread that it finds.
+    """Return the next checkpoints of a query. One round trip for the scan, and one for what it finds.
 
     More if a checkpoint is damaged: the others are read without it.
     """
@@ -84,7 +86,7 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
     scanned = await replace(query.scan, limit=size)
     damaged: dict[_CheckpointAt, str] = {}
-    chosen = [found for found in scanned if _matches(found, query.filter, damaged)][: query.limit]
+    chosen = _choose(scanned, query.filter, damaged)[: query.limit]
     states = await _load_states(heads, codec, chosen, damaged)
     left = None if query.limit is None else query.limit - sum(_place(found) not in damaged for found in chosen)
     reasons = list(damaged.values())
@@ -99,24 +101,46 @@ def _place(found: ScannedCheckpoint) -> _CheckpointAt:
     return found.key, found.row.ns, found.row.id
 
 
-def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]) -> bool:
-    """Return whether a checkpoint matches a filter. One that cannot be read does not, and is added to `damaged`."""
-    try:
-        return matches(found, wanted)
-    except Corrupt as error:
-        damaged[_place(found)] = _message(_place(found), str(error))
-        return False
+class ScanFilter:
+    """A metadata filter for what scans find. Checkpoints of a thread share their labels: these are unpacked once."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._is_empty = not wanted
+        self._filter = MetadataFilter(wanted)
+        self._labels: dict[tuple[ThreadKey, int, bytes | None], dict[str, Any]] = {}
+
+    def matches(self, found: ScannedCheckpoint) -> bool:
+        """Return whether a checkpoint's metadata has all that the filter wants. Corrupt if its row is damaged."""
+        if found.damaged is not None:
+            raise Corrupt(found.damaged)
+        if self._is_empty:
+            return True
+        row, family = found.row, found.family
+        place = (found.key, row.labels, found.labels)
+        labels = self._labels.get(place)
+        where = f"thread {found.key.id!r}"
+        if labels is None:
+            labels = self._labels[place] = unpack_labels(row.labels, found.labels, where, family)
+        own: dict[str, Any] = {}
+        if self._filter.needs_own(labels):
+            own = unpack_own_metadata(row, where, family)
+        else:
+            check_checkpoint(row, where, family)
+        return self._filter.matches(metadata.of_row(row, labels, own))
 
 
-def matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint's metadata has all that a filter wants. Corrupt if its row is damaged."""
-    row, where = found.row, f"thread {found.key.id!r}"
-    if found.damaged is not None:
-        raise Corrupt(found.damaged)
-    if not wanted:
-        return True
-    labels = unpack_labels(row.labels, found.labels, where, found.family)
-    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where, found.family)), wanted)
+def _choose(
+    scanned: Iterable[ScannedCheckpoint], wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]
+) -> list[ScannedCheckpoint]:
+    """Return the checkpoints that match a filter. One that cannot be read does not, and is added to `damaged`."""
+    filter, chosen = ScanFilter(wanted), []
+    for found in scanned:
+        try:
+            if filter.matches(found):
+                chosen.append(found)
+        except Corrupt as error:
+            damaged[_place(found)] = _message(_place(found), str(error))
+    return chosen
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:
@@ -127,11 +151,19 @@ def _message(at: _CheckpointAt, reason: str) -> str:
 async def _load_states(
     heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint], damaged: dict[_CheckpointAt, str]
 ) -> list[CheckpointState]:
+    """Load what a scan chose, in one round trip; thread by thread if something is damaged."""
     by_thread: dict[ThreadKey, list[CheckpointRef]] = {}
     for found in chosen:
         by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
-    states = {}
-    for key, refs in by_thread.items():
+    states: dict[_CheckpointAt, CheckpointState] = {}
+    left = dict(by_thread)
+    if len(by_thread) > 1:
+        with suppress(Corrupt):
+            for key, found_states in (await get_several(heads, codec, by_thread)).items():
+                del left[key]
+                for state in found_states:
+                    states[key, state.ns, state.id] = state
+    for key, refs in left.items():
         for state in await _get_intact(heads, codec, key, refs, damaged):
             states[(key, state.ns, state.id)] = state
     return [states[at] for at in map(_place, chosen) if at in states]

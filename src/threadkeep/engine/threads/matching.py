@@ -87,12 +87,13 @@ async def _count(
     """Count the checkpoints of a scan, in slices that grow. A damaged row does not match; Corrupt if no other does."""
     scan = replace(scan, limit=min(scan.limit, _SLICE), hidden=True)
     matching = checkpoints = 0
+    filter = listing.ScanFilter(wanted)
     damage: Corrupt | None = None
     while True:
         found = await scan
         for each in found:
             try:
-                matching += listing.matches(each, wanted)
+                matching += filter.matches(each)
             except Corrupt as error:
                 damage = error
         checkpoints += len(found)

@@ -101,7 +101,16 @@ def join(parts: SplitMetadata) -> dict[str, Any]:
 
 def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of a checkpoint row, or of the newest checkpoint that a thread row describes."""
-    return join(SplitMetadata(row.source, row.step, row.run, labels, own))
+    found: dict[str, Any] = {}
+    if row.source is not None:
+        found["source"] = row.source
+    if row.step is not None:
+        found["step"] = row.step
+    if row.run is not None:
+        found["run_id"] = row.run
+    found.update(own)
+    found.update(labels)
+    return found
 
 
 def root_checkpoint(own: Mapping[str, Any]) -> str | None:
@@ -127,19 +136,43 @@ def as_match(match: Any) -> str:
     return str(match)
 
 
+class MetadataFilter:
+    """A filter that is compared with many metadata: what it wants is put in canonical form only once."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._wanted = {key: canonical(value) for key, value in wanted.items()}
+        self._others = [key for key in wanted if key not in _COLUMNS]
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        """Return whether metadata has all these keys with these values."""
+        for key, wanted in self._wanted.items():
+            found = metadata.get(key)
+            if type(found) is LargeValue:
+                if found.digest != _digest_of(wanted):
+                    return False
+            elif canonical(found) != wanted:
+                return False
+        return True
+
+    def needs_own(self, labels: Mapping[str, Any]) -> bool:
+        """Return whether a key may be in the row's own metadata: it is in no column, nor in the labels."""
+        return any(key not in labels for key in self._others)
+
+
+_COLUMNS = ("source", "step", "run_id")
+
+
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether metadata has all these keys with these values."""
-    return all(_is_equal(metadata.get(key), value) for key, value in wanted.items())
-
-
-def _is_equal(found: Any, wanted: Any) -> bool:
-    if type(found) is LargeValue:
-        return found.digest == _digest(wanted)
-    return canonical(found) == canonical(wanted)
+    return MetadataFilter(wanted).matches(metadata)
 
 
 def _digest(value: Any) -> bytes:
-    return blake2b(canonical(value), digest_size=16).digest()
+    return _digest_of(canonical(value))
+
+
+def _digest_of(canonical_form: bytes) -> bytes:
+    return blake2b(canonical_form, digest_size=16).digest()
 
 
 def tag(key: str, value: Any) -> bytes:

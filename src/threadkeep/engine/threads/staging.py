@@ -118,9 +118,10 @@ class CheckpointStaging:
         self._bytes += row.size - (before.row.size if before is not None else 0)
         self._records[(ns, id)] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
-        counts: dict[str, Any] = {"checkpoints": thread.checkpoints + more, "updated": max(thread.updated, row.time)}
         is_top = ns == "" and not row.hidden and (thread.top is None or id >= thread.top)
-        self._row = thread._replace(**counts, **self._top(thread, record)) if is_top else thread._replace(**counts)
+        changes = self._top(thread, record) if is_top else {}
+        changes["checkpoints"], changes["updated"] = thread.checkpoints + more, max(thread.updated, row.time)
+        self._row = new_tuple(ThreadRow, map(changes.get, ThreadRow._fields, thread))
 
     def _top(self, thread: ThreadRow, record: CheckpointRecord) -> dict[str, Any]:
         """What changes in the thread row when this checkpoint is the newest of the root namespace.
@@ -176,8 +177,9 @@ class CheckpointStaging:
         if op.run is not None:
             self._runs[op.run] = None
         more = len(entries) - (len(before.entries) if before is not None else 0)
-        counts: dict[str, Any] = {"writes": thread.writes + more, "updated": max(thread.updated, op.time)}
-        self._row = thread._replace(**counts, **_after_writes(thread, op, is_new=before is None))
+        changes = _after_writes(thread, op, is_new=before is None)
+        changes["writes"], changes["updated"] = thread.writes + more, max(thread.updated, op.time)
+        self._row = new_tuple(ThreadRow, map(changes.get, ThreadRow._fields, thread))
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
         known = self._known.get((op.ns, op.checkpoint))
@@ -257,7 +259,8 @@ def _after_writes(thread: ThreadRow, op: PutWrites, *, is_new: bool) -> dict[str
     status = status_of_writes(map(_channel, op.writes))
     if op.checkpoint == thread.top:
         count = None if thread.top_writes is None else thread.top_writes + is_new
-        return {"status": worse_status(thread.status, status), "top_writes": count}
+        worse = status if status == thread.status else worse_status(thread.status, status)
+        return {"status": worse, "top_writes": count}
     if op.checkpoint < max(thread.top or "", thread.early or ""):
         return {}
     before, count = (thread.early_status, thread.early_writes) if thread.early == op.checkpoint else (None, 0)

@@ -1,0 +1,32 @@
+-- Scripts that store some memories, or delete one: each is a whole transaction, which the transport executes in one
+-- call. They are for memories without vectors. A script rolls itself back where more is to do: then a request makes the
+-- change. `{rows}` is replaced by a row of placeholders for each memory.
+
+-- roll-back-if: undo the transaction and fail if a condition is true
+INSERT OR ROLLBACK INTO tk_parts (part, tenant, first, seq, drops) SELECT 0, NULL, x'', 0, 0 WHERE {it};
+
+-- roll-back-unless-stored: undo the transaction and fail if not all memories were stored
+{roll-back-if changes() <> :count}
+
+-- put-at-once: store memories without words; not if a stored one with such a number has another key, words or vectors
+BEGIN IMMEDIATE;
+{insert-memories} VALUES {rows}
+{replace-memories} AND m.vectors = 0 AND m.words_check = 0;
+{roll-back-unless-stored}
+COMMIT;
+
+-- put-with-words-at-once: the same for memories with words, which replace those of the stored ones
+BEGIN IMMEDIATE;
+{insert-memories} VALUES {rows}
+{replace-memories} AND m.vectors = 0;
+{roll-back-unless-stored}
+INSERT OR REPLACE INTO tk_words (rowid, words)
+SELECT m.n, w.column2 FROM (VALUES {words}) AS w CROSS JOIN tk_memories m ON m.memory = w.column1;
+COMMIT;
+
+-- delete-at-once: delete a memory and its words; not if it has vectors
+BEGIN IMMEDIATE;
+{roll-back-if EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory)}
+{delete-words}
+{delete-memories}
+COMMIT;

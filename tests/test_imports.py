@@ -1,0 +1,125 @@
+"""What is imported when: a program pays at its start only for what it uses."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+
+import threadkeep
+from threadkeep import jobs
+from threadkeep.backends import postgres, sql, sqlite
+from threadkeep.collector import paused_collector
+from threadkeep.engine import cube, health, memories, threads
+from threadkeep.engine.memories import requests as memory_requests
+from threadkeep.plan import Request
+
+OPEN_AND_READ = """
+keep = threadkeep.open(sys.argv[1])
+keep.checkpointer.get_tuple({"configurable": {"thread_id": "t"}})
+keep.close()
+"""
+
+
+class Loop:
+    """An object that can refer to itself."""
+
+    itself: Loop | None = None
+
+
+def imported(code: str, *args: str) -> set[str]:
+    """Return the modules that a new process has imported at the end of some code."""
+    program = f"import json, sys\nimport threadkeep\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def ours(modules: set[str], *packages: str) -> list[str]:
+    return sorted(name for name in modules if name.startswith(tuple(f"threadkeep.{each}" for each in packages)))
+
+
+def test_the_package_imports_neither_langchain_nor_a_driver() -> None:
+    tops = {name.partition(".")[0] for name in imported("")}
+    assert (
+        tops & {"langchain_core", "langgraph", "pydantic", "apsw", "psycopg", "redis", "zstandard", "asyncio"} == set()
+    )
+
+
+def test_opening_and_reading_a_file_imports_nothing_for_other_verbs_and_databases(tmp_path: Path) -> None:
+    found = imported(OPEN_AND_READ, f"sqlite:///{tmp_path}/a.db")
+    assert {"apsw", "threadkeep.transports.sqlite"} <= found
+    assert {name.partition(".")[0] for name in found} & {
+        "psycopg",
+        "redis",
+        "numpy",
+        "typer",
+        "rich",
+        "cubeloop",
+    } == set()
+    assert ours(found, "jobs.", "transfer", "cli", "engine.health.", "engine.history", "engine.cube.") == []
+    assert ours(found, "engine.memories.", "backends.sql.memories", "backends.sql.health", "backends.postgres") == []
+
+
+@pytest.mark.parametrize("name", threadkeep.__all__)
+def test_every_public_name_is_found_listed_and_imported_from_its_module(name: str) -> None:
+    assert getattr(threadkeep, name) is not None
+    assert name in dir(threadkeep)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = threadkeep.nothing
+
+
+@pytest.mark.parametrize("package", [jobs, sql, sqlite, postgres, cube, health, memories, threads])
+def test_a_package_that_imports_its_modules_on_use_has_all_of_them(package: object) -> None:
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == f"{package.__name__}.{name}"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_requests_about_memories_say_so() -> None:
+    """By this, backends and transports find the code for them."""
+    found = [each for each in vars(memory_requests).values() if isinstance(each, type) and issubclass(each, Request)]
+    assert {each.access.subject for each in found if each is not Request} == {"memories"}
+
+
+def test_the_collector_runs_again_after_an_import_and_no_object_stays_frozen() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+        loop = Loop()
+        loop.itself = loop
+        alive = weakref.ref(loop)
+        del loop
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_collector_that_the_program_turned_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_objects_that_the_program_froze_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with paused_collector():
+            assert gc.isenabled()
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,267 @@
+"""The straight decoders of rows return and raise exactly what the careful ones do, on ordinary and on damaged rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from threadkeep.backends.sql import backend as sql_backend
+from threadkeep.backends.sqlite.dialect import SqliteDialect
+from threadkeep.engine.identity import pack_id, unpack_id
+from threadkeep.engine.log import itemlog, records
+from threadkeep.engine.log.codec import unpack
+from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.msgpack import LIST, WHOLE
+from threadkeep.engine.log.records import (
+    CheckpointRecord,
+    CheckpointRow,
+    NameTable,
+    SharedParts,
+    Slot,
+    WriteEntry,
+    WriteRow,
+)
+
+NAMES = ["messages", "status", "agent", "tools", "é", "\ud800", "branch:to:agent"]
+FAMILY = 0x1234ABCD
+RANGE_LISTS = {0: (ItemRange(3, 0, 2),), 1: (ItemRange(4, 5, 1), ItemRange(4, 9, 300))}
+
+texts = st.text(max_size=6)
+names = st.sampled_from(NAMES)
+ranges = st.builds(ItemRange, st.integers(3, 200), st.integers(0, 40_000), st.integers(1, 300))
+versions = st.one_of(st.integers(0, 300), st.integers(), st.floats(allow_nan=False), texts)
+spilled = st.builds(
+    lambda own, n, elements: Slot(
+        LIST,
+        "msgpack",
+        elements,
+        snapshot=False,
+        inline=None,
+        ranges=(*RANGE_LISTS[n], *own),
+        spill=(ItemRange(itemlog.RANGE_LISTS, n, 1),),
+        covered=len(RANGE_LISTS[n]),
+    ),
+    st.lists(ranges, max_size=2),
+    st.sampled_from([0, 1]),
+    st.integers(1, 500),
+)
+slots = st.one_of(
+    st.builds(
+        lambda tag, snapshot, data: Slot(WHOLE, tag, 1, snapshot, data),
+        st.sampled_from(["msgpack", "null", "é"]),
+        st.booleans(),
+        st.binary(),
+    ),
+    st.builds(
+        lambda elements, snapshot, own: Slot(LIST, "msgpack", elements, snapshot, None, tuple(own)),
+        st.integers(0, 500),
+        st.booleans(),
+        st.lists(ranges, max_size=3),
+    ),
+    spilled,
+)
+times = st.integers(0, 1 << 41)
+stamps = st.one_of(st.just("2026-01-02T03:04:05.678901+00:00"), texts, st.none(), st.integers())
+updated = st.one_of(st.none(), st.lists(names, max_size=3))
+usual_fields = st.fixed_dictionaries({"v": st.integers(1, 9), "ts": stamps, "updated_channels": updated})
+fields = st.one_of(
+    usual_fields, usual_fields, st.dictionaries(st.sampled_from(["v", "ts", "updated_channels"]), stamps)
+)
+
+
+def _table() -> NameTable:
+    """Return a table that knows all names; tags that are not known are names too."""
+    return NameTable(NAMES, NAMES.index, FAMILY)
+
+
+class _Shapes:
+    """The shapes that packed checkpoints share."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+
+    def share(self, packed: bytes) -> int:
+        self.stored.append(packed)
+        return len(self.stored) - 1
+
+    def parts(self) -> SharedParts:
+        return SharedParts(RANGE_LISTS, lambda n: unpack(self.stored[n], "a shape"))
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> tuple[CheckpointRow, _Shapes, CheckpointRecord]:
+    """Return a packed row, the shapes that it needs, and the record that it was packed from."""
+    row = CheckpointRow(
+        draw(texts), draw(texts), draw(st.none() | texts), draw(st.none() | texts), draw(st.none() | st.integers(-9, 99)),
+        draw(st.none() | texts), draw(st.integers(0, 300)), draw(times), hidden=draw(st.booleans()), refs=(), body=b"",
+    )  # fmt: skip
+    record = CheckpointRecord(
+        row,
+        draw(fields),
+        draw(st.dictionaries(names, versions, max_size=4)),
+        draw(st.dictionaries(names, st.dictionaries(names, versions, max_size=2), max_size=3)),
+        draw(st.dictionaries(names, slots, max_size=4)),
+        draw(st.dictionaries(texts, st.integers(0, 5), max_size=2)),
+        draw(st.none() | st.tuples(st.just("msgpack"), st.binary(max_size=4))),
+    )
+    shapes = _Shapes()
+    packed = records.pack_checkpoint(row, record, _table(), shapes.share)
+    return packed, shapes, record._replace(row=packed)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> tuple[WriteRow, dict[int, WriteEntry]]:
+    """Return a packed row of writes, and the entries that it was packed from."""
+    origins = draw(st.lists(st.tuples(texts, st.none() | texts, times), min_size=1, max_size=2))
+    entry = st.builds(WriteEntry, names, slots, st.integers(0, 9999), st.sampled_from(origins))
+    entries = draw(st.dictionaries(st.integers(-4, 5), entry, min_size=1, max_size=3))
+    row = WriteRow(draw(texts), draw(texts), draw(texts), "", None, 0, (), (), b"")
+    return records.pack_writes(row, entries, _table()), dict(sorted(entries.items()))
+
+
+def _outcome(decode: Callable[[], Any]) -> Any:
+    try:
+        return decode()
+    except Exception as error:  # noqa: BLE001 - compared with that of the other decoder
+        return f"{type(error).__name__}: {error}"
+
+
+@st.composite
+def changes(draw: st.DrawFn, width: int) -> Callable[[Any], Any]:
+    """Return a function that changes one column of a row, as damage could."""
+    column = draw(st.integers(0, width - 1))
+    value = draw(
+        st.one_of(
+            st.none(), st.integers(-3, 3), texts, st.binary(max_size=30), st.lists(ranges, max_size=2).map(tuple),
+            st.lists(st.integers(0, 7), max_size=6).map(tuple), st.just("flip"),
+        )
+    )  # fmt: skip
+    at, bit = draw(st.integers(0, 200)), draw(st.integers(0, 7))
+
+    def change(row: Any) -> Any:
+        if value != "flip":
+            return type(row)(*(value if n == column else each for n, each in enumerate(row)))
+        body = bytearray(row.body)
+        body[at % len(body)] ^= 1 << bit
+        return row._replace(body=bytes(body))
+
+    return change
+
+
+@given(checkpoints())
+@settings(deadline=None, max_examples=200)
+def test_a_checkpoint_is_decoded_to_what_was_packed(packed: tuple[CheckpointRow, _Shapes, CheckpointRecord]) -> None:
+    row, shapes, record = packed
+    found = records.unpack_checkpoint(row, _table(), shapes.parts(), "thread 't'")
+    assert repr(found) == repr(records._unpack_checkpoint_carefully(row, _table(), shapes.parts(), "thread 't'"))
+    assert found == record
+    assert type(found) is CheckpointRecord
+    assert all(type(slot) is Slot for slot in found.slots.values())
+
+
+@given(checkpoints(), changes(11))
+@settings(deadline=None, max_examples=400)
+def test_a_damaged_checkpoint_gives_the_same_error(
+    packed: tuple[CheckpointRow, _Shapes, CheckpointRecord], change: Callable[[Any], Any]
+) -> None:
+    row, shapes = change(packed[0]), packed[1]
+    args = (row, _table(), shapes.parts(), "thread 't'")
+    expected = _outcome(lambda: records._unpack_checkpoint_carefully(*args))
+    assert repr(_outcome(lambda: records.unpack_checkpoint(*args))) == repr(expected)
+    wanted = {0: NAMES[0], 4: NAMES[4]}
+    found = _outcome(lambda: records.unpack_channels(*args, wanted))
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        assert found == {name: slot for name, slot in expected.slots.items() if name in wanted.values()}
+
+
+@given(tasks())
+@settings(deadline=None, max_examples=200)
+def test_writes_are_decoded_to_what_was_packed(packed: tuple[WriteRow, dict[int, WriteEntry]]) -> None:
+    row, entries = packed
+    args = (row, _table(), SharedParts(RANGE_LISTS, lambda n: n), "thread 't'")
+    found = records.unpack_writes(*args)
+    assert repr(found) == repr(records._unpack_writes_carefully(*args))
+    assert found.entries == entries
+    some = records.unpack_writes_to(*args, {1: NAMES[1]})
+    assert some.entries == {idx: entry for idx, entry in entries.items() if entry.channel == NAMES[1]}
+
+
+@given(tasks(), changes(9))
+@settings(deadline=None, max_examples=400)
+def test_damaged_writes_give_the_same_error(
+    packed: tuple[WriteRow, dict[int, WriteEntry]], change: Callable[[Any], Any]
+) -> None:
+    args = (change(packed[0]), _table(), SharedParts(RANGE_LISTS, lambda n: n), "thread 't'")
+    expected = _outcome(lambda: records._unpack_writes_carefully(*args))
+    assert repr(_outcome(lambda: records.unpack_writes(*args))) == repr(expected)
+    some = _outcome(lambda: records.unpack_writes_to(*args, {1: NAMES[1]}))
+    assert isinstance(some, str) == isinstance(expected, str)
+    if isinstance(expected, str):
+        assert some == expected
+
+
+@given(st.lists(st.integers(0, 1 << 70)))
+def test_numbers_are_read_back(numbers: list[int]) -> None:
+    assert itemlog.read_varints(b"".join(map(itemlog.varint, numbers))) == numbers
+
+
+@given(st.lists(ranges))
+def test_ranges_are_read_back(listed: list[ItemRange]) -> None:
+    found = itemlog.unpack_ranges(itemlog.pack_ranges(tuple(listed)))
+    assert found == tuple(listed)
+    assert all(type(each) is ItemRange for each in found)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(b"\x01\x02", ValueError), (b"\x01\x02\x83", IndexError), ("abc", TypeError), (None, TypeError), (7, TypeError)],
+)
+def test_damaged_ranges_are_refused(data: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        itemlog.unpack_ranges(data)
+
+
+@given(st.one_of(st.uuids().map(str), st.uuids().map(lambda id: id.hex), texts))
+def test_ids_are_read_back(id: str) -> None:
+    assert unpack_id(pack_id(id)) == id
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(0, (1 << 32) - 1), st.integers(0, 400), st.integers(0, 7))
+def test_unsealing_is_the_same_in_one_call(data: bytes, seed: int, at: int, bit: int) -> None:
+    stored = itemlog.seal(data, seed)
+    assert itemlog.unseal_usual(stored, seed) == itemlog.unseal(stored, seed, "it").data == data
+    damaged = bytearray(stored)
+    damaged[at % len(stored)] ^= 1 << bit
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it raises, the careful function is called next
+        itemlog.unseal_usual(bytes(damaged), seed)
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(-9, 99), max_size=6).map(json.dumps),
+        st.lists(st.one_of(st.integers(), st.floats(), texts), max_size=3).map(json.dumps),
+        st.sampled_from(
+            [" [1,2,3] ", "[1,2,3]x", "[1,2,3", "", "7", "null", "[1.0,2,3]", "[true,1,2]", None, b"[1,2,3]"]
+        ),
+        texts,
+    )
+)
+def test_the_index_of_writes_is_read_as_json(entries: Any) -> None:
+    row = (b"", b"c", b"st", b"", None, 1, entries, b"", b"body")
+    try:
+        index = json.loads(entries)
+        if type(index) is not list or len(index) % 3 or not {type(each) for each in index} <= {int}:
+            raise ValueError("the index of writes is damaged")  # noqa: TRY301 - as the decoder does
+        expected: Any = tuple(index)
+    except (TypeError, ValueError) as error:
+        expected = f"Corrupt: writes of task 'st' on checkpoint 'c' cannot be read: {error!r}"
+    found = _outcome(lambda: SqliteDialect().write_row(row).index)
+    assert found == expected
+    assert sql_backend.SqlBackend.write_row is SqliteDialect.write_row
