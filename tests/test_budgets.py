@@ -26,15 +26,15 @@ GOALS = {
     "put_writes": Goal(70, 14),
     # "get_tuple": Goal(700),
     # "list(10)": Goal(1_500),
-    # "store.put": Goal(80),
-    # "store.get": Goal(44),
-    # "store.search(filter)": Goal(120),
+    "store.put": Goal(80),
+    "store.get": Goal(44),
+    "store.search(filter)": Goal(120),
 }
 ASYNC_GOAL = 60
 """An async verb may make so many calls more than the sync one."""
 ASYNC_VERBS = {
-    # "aput": "put",
-    # "aput_writes": "put_writes",
+    "aput": "put",
+    "aput_writes": "put_writes",
 }
 
 
