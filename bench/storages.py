@@ -66,7 +66,7 @@ class Storage(ABC):
 class SqliteFiles(Storage):
     official = SQLITE_SAVER
     official_prunes = False
-    size_limit = 1_200_000
+    size_limit = 1_100_000
     # The SQLite that the saver itself uses: two SQLite libraries in one process break each other's locks.
     connect: ClassVar[Mapping[Contender, Callable[[str], Any]]] = {
         SQLITE_SAVER: sqlite3.connect,
@@ -107,7 +107,7 @@ class SqliteFiles(Storage):
 class PostgresDatabases(Storage):
     official = POSTGRES_SAVER
     official_prunes = True
-    size_limit = 1_700_000
+    size_limit = 1_650_000
 
     def __init__(self, server: Any) -> None:
         self._server = server

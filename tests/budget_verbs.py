@@ -4,8 +4,8 @@
 
 It runs in a process of its own, so that nothing is cached or imported that a new process does not have. Every verb is
 called `REPEATS` times after one call that does not count, on an equal state each time: on another thread, or on one that
-a read does not change. Messages, ids and times are the same in every run and on every version of Python; only what a
-Keep draws itself is random (epoch, family, nonces).
+a read does not change. Messages, ids, times and random numbers are the same in every run and on every version of Python:
+the clock of threadkeep goes on by a second whenever it is read. So SQLite splits the same pages in every run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import json
 import random
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 from cubeloop.providers.base import TextContent, UserMessage
@@ -31,11 +33,14 @@ import storage_counts
 import threadkeep
 import valkey_servers
 from storage_counts import NoProbe, PostgresProbe, Probe, SqliteProbe, ValkeyProbe, shared_postgres_url
+from threadkeep import clock
 
 REPEATS = 5
 MESSAGES, LONG_MESSAGES, TASKS = 50, 70, 20
 USERS, THREADS = 4, 12
 MEMORIES, BATCH = 40, 100
+SECOND = 10**9
+FIRST_MOMENT = 1_795_000_000 * SECOND
 OWN = frozenset({__file__, call_counts.__file__, storage_counts.__file__})
 TEXT = (
     "the agent reads a file finds the symbol that was renamed and asks whether other callers exist before it changes "
@@ -301,8 +306,17 @@ def backends(folder: str) -> dict[str, Callable[[], tuple[str, Any]]]:
     }
 
 
+def set_clock() -> None:
+    """Let time and random numbers of threadkeep be the same in every run. Reading the clock stays one call of C code."""
+    moments = deque(range(FIRST_MOMENT, FIRST_MOMENT + 1_000_000 * SECOND, SECOND))
+    clock.time = SimpleNamespace(time_ns=moments.popleft)
+    clock._random.seed(7)
+    assert clock.now_ms() + 1000 == clock.now_ms()
+
+
 def samples(backend: str) -> Samples:
     """Return what each call of each verb cost on a new storage."""
+    set_clock()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         url, probe = backends(folder)[backend]()
         calls = call_counts.CallCounts(OWN)
