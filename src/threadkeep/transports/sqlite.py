@@ -260,10 +260,11 @@ class SqliteFile:
             connection = self._connect()
             connection.set_busy_timeout(0)
             connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
-            if self._at_once is None:  # else a signal handler was faster
-                self._at_once = connection.cursor()
-            else:
+            other: apsw.Cursor | None = vars(self)["_at_once"]
+            if other is not None:  # a signal handler was faster
                 connection.close()
+                return other
+            self._at_once = connection.cursor()
             return self._at_once
 
     def _write_separately(self, request: Request[Any]) -> Any:

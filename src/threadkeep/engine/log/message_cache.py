@@ -17,7 +17,7 @@ Only LangChain's own message classes are cached, and only if their fields are pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_, not_
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -110,20 +110,6 @@ class _MessageTemplate(NamedTuple):
     fields: dict[str, Any]
     containers: tuple[tuple[int, Any], ...]
     names: set[str]
-
-    @classmethod
-    def of(cls, message: BaseMessage) -> _MessageTemplate:
-        """Return the template of a message whose fields are plain data. It shares nothing that can be changed."""
-        fields = message.__dict__.copy()
-        found: list[tuple[int, Any]] = []
-        copies: list[Any] = [fields]
-        for holder, container in enumerate(copies):  # it grows meanwhile
-            for key, value in container.items() if type(container) is dict else enumerate(container):
-                if type(value) is dict or type(value) is list:
-                    copied = container[key] = value.copy()
-                    found.append((holder, key))
-                    copies.append(copied)
-        return cls(type(message), fields, tuple(found), set(fields))
 
 
 class _MessageBlock(NamedTuple):
@@ -264,20 +250,41 @@ class MessageCache:
         by_id = {message.id: part for message, part in known if type(message.id) is str}
         self._parts.update(by_id, sum(map(len, by_id.values())))
         young, old = self._templates.young, self._templates.old
-        new: dict[bytes, _MessageTemplate | bool] = {}
-        size = 0
-        for message, part in known:
-            if part not in young and part not in old:
-                new[part] = False
-            elif self.part(message) is part:
-                new[part] = _MessageTemplate.of(message)
-                size += 2 * len(part)
-        self._templates.update(new, size)
+        again = [(message, part) for message, part in known if part in young or part in old]
+        new: dict[bytes, _MessageTemplate | bool] = dict.fromkeys(by_id.values(), False)
+        new.update(_templates(again))
+        self._templates.update(new, 2 * sum(map(len, new)))
 
     def encoded(self, message: Any, part: bytes) -> None:
         """Cache the bytes that a message was encoded to."""
         if type(message.id) is str:
             self._parts.add(message.id, part, len(part))
+
+
+def _templates(messages: Iterable[tuple[Any, bytes]]) -> dict[bytes, _MessageTemplate | bool]:
+    """Return templates of messages by the bytes that they were decoded from, for those with plain data. Makes no call.
+
+    A template shares nothing with its message that can be changed.
+    """
+    templates: dict[bytes, _MessageTemplate | bool] = {}
+    for message, part in messages:
+        kind, fields = type(message), message.__dict__.copy()
+        try:
+            packed = ormsgpack.packb([*MESSAGES[kind], fields, _METHOD], option=_PLAIN_DATA_ONLY)
+        except (ormsgpack.MsgpackEncodeError, RecursionError):
+            continue
+        if message.__pydantic_extra__ or not part.endswith(packed) or len(part) - len(packed) > _LONGEST_HEADER:
+            continue
+        containers: list[tuple[int, Any]] = []
+        copies: list[Any] = [fields]
+        for holder, container in enumerate(copies):  # it grows meanwhile
+            for key, value in container.items() if type(container) is dict else enumerate(container):
+                if type(value) is dict or type(value) is list:
+                    copied = container[key] = value.copy()
+                    containers.append((holder, key))
+                    copies.append(copied)
+        templates[part] = new_tuple(_MessageTemplate, (kind, fields, tuple(containers), set(fields)))
+    return templates
 
 
 _fields = attrgetter("__dict__")
