@@ -45,6 +45,8 @@ T = TypeVar("T")
 Deliver: TypeAlias = Callable[[Outcome], None]
 """Gives an outcome to whoever waits for it, from any thread."""
 _WORKERS = 6
+_LONGEST_CLAIM = 10.0
+"""Closing waits so many seconds at most for changes that callers make at once."""
 _ENOUGH_COMMITS = 32
 """So many commits go out together even if more jobs are waiting."""
 
@@ -297,14 +299,14 @@ class Runner:
 
     def release(self, queue: ThreadQueue) -> None:
         """Give up a claim, if it was one. A worker takes over what waits. Doing this twice does nothing more."""
-        queues = self._state.queues
-        if queues.get(queue.key) is queue:
-            del queues[queue.key]
+        state = self._state
+        if state.queues.get(queue.key) is queue:
+            del state.queues[queue.key]
         while queue:
             with suppress(IndexError):  # its caller has taken it back
                 change = queue.popleft()
                 assert queue.ops is not None
-                self._submit(queue.key, queue.ops, change)
+                self._put_into_inbox(state, queue.key, queue.ops, change)
 
     def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
         """Commit an op of an agent thread and return the op's result."""
@@ -334,9 +336,18 @@ class Runner:
         """Finish what is under way, then end the workers and close the transport. Closing twice does nothing."""
         self._closed = True
         self._on_close()
+        self._wait_for_claims()
         self._state.workers.stop()
         self._state.timer.wait()
         self._transport.close()
+
+    def _wait_for_claims(self) -> None:
+        """Wait for changes that other threads are making at once. One that a signal handler interrupted cannot end."""
+        deadline, me = time.monotonic() + _LONGEST_CLAIM, threading.get_ident()
+        while time.monotonic() < deadline:
+            if all(queue.owner in (None, me) for queue in list(self._state.queues.values())):
+                return
+            time.sleep(0.001)
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
@@ -408,7 +419,9 @@ class Runner:
         empties the inbox looks again when done, and so does a worker after each job. So the changes of many tasks need
         one job.
         """
-        state = self._open_state()
+        self._put_into_inbox(self._open_state(), key, ops, change)
+
+    def _put_into_inbox(self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange) -> None:
         state.inbox.append((key, ops, change))
         if not state.emptying.locked() and not state.workers.have_more():
             state.workers.submit(_no_job)
