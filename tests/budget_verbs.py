@@ -1,6 +1,7 @@
 """The verbs whose cost has a budget: calls them on one backend and prints what each call cost, as JSON.
 
     python tests/budget_verbs.py sqlite
+    python tests/budget_verbs.py sqlite "get_tuple, third"      # which Python functions a verb calls, and how often
 
 It runs in a process of its own, so that nothing is cached or imported that a new process does not have. Every verb is
 called `REPEATS` times after one call that does not count, on an equal state each time: on another thread, or on one that
@@ -15,9 +16,10 @@ import functools
 import gc
 import json
 import random
+import re
 import sys
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -121,7 +123,7 @@ class Thread:
         versions = dict.fromkeys(("messages", "status", "turn", "branch:to:agent"), step)
         checkpoint = empty_checkpoint() | {
             "id": id,
-            "ts": "2026-11-18T00:00:00.000000+00:00",
+            "ts": f"2026-11-18T00:{step:02}:00.123456+00:00",
             "channel_values": {
                 "messages": list(self.messages),
                 "status": "calling",
@@ -165,6 +167,8 @@ class Meter:
 
     def __init__(self, calls: call_counts.CallCounts, probe: Probe) -> None:
         self.samples: Samples = {}
+        self.functions: dict[str, Counter[str]] = {}
+        """What the last call of each verb called."""
         self._calls, self._probe = calls, probe
 
     def repeat(self, verb: str, prepare: Callable[[int], Callable[[], object]]) -> None:
@@ -193,6 +197,7 @@ class Meter:
         called = self._calls.stop()
         gc.enable()
         after = self._probe.totals()
+        self.functions[verb] = Counter(self._calls.functions)
         if counts:
             cost = called | {name: after[name] - before[name] for name in after}
             self.samples.setdefault(verb, []).append(cost)
@@ -314,8 +319,8 @@ def set_clock() -> None:
     assert clock.now_ms() + 1000 == clock.now_ms()
 
 
-def samples(backend: str) -> Samples:
-    """Return what each call of each verb cost on a new storage."""
+def metered(backend: str) -> Meter:
+    """Call every verb on a new storage, and return what each call cost."""
     set_clock()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         url, probe = backends(folder)[backend]()
@@ -329,8 +334,17 @@ def samples(backend: str) -> Samples:
             measure(keep, meter)
         if backend != "memory":
             measure_opening(url, meter)
-        return meter.samples
+        return meter
+
+
+def show_functions(meter: Meter, verb: str) -> None:
+    for function, count in meter.functions[verb].most_common():
+        print(f"{count:6} {re.sub(r'.*/(?=threadkeep/|site-packages/|python3)', '', function)}")
 
 
 if __name__ == "__main__":
-    json.dump(samples(sys.argv[1]), sys.stdout)
+    found = metered(sys.argv[1])
+    if sys.argv[2:]:
+        show_functions(found, sys.argv[2])
+    else:
+        json.dump(found.samples, sys.stdout)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class CallCounts:
     """Counts calls between `start` and `stop`."""
 
     own: frozenset[str]
+    functions: Counter[str] = field(default_factory=Counter)
+    """How often each Python function was called since the last `start`."""
     _threads: dict[int, _ThreadCounts] = field(default_factory=dict)
     _is_counting: bool = False
 
@@ -59,6 +62,7 @@ class CallCounts:
     def start(self) -> None:
         """Count from now on, in this thread and in those that were started since `installed`."""
         self._threads.clear()
+        self.functions.clear()
         self._is_counting = True
         sys.setprofile(self._watch)
 
@@ -83,6 +87,8 @@ class CallCounts:
         thread.waits = event == "c_call"
         if frame.f_code.co_filename in self.own:
             return
+        if event == "call":
+            self.functions[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
         if event == "c_call":
             thread.c += 1
         elif event == "call" and frame.f_code.co_name in _COMPREHENSIONS:
