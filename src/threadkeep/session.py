@@ -29,7 +29,7 @@ from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, Conflict, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, result, resume, send, try_call
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 if TYPE_CHECKING:
@@ -119,31 +119,33 @@ class Session:
         return self.runner.change(key, self._thread_ops(key), op)
 
     def _try_change(self, key: ThreadKey, queue: ThreadQueue, op: Any, *, deliver: Deliver | None = None) -> bool:
-        """Commit an op of a LangGraph thread here and now, and return whether that was possible.
+        """Commit an op here and now, and return whether that was possible.
 
         With `deliver`, the thread has been claimed before; if it is not possible, the op waits first in the queue.
         """
-        heads, runner = self.caches.heads, self.runner
+        heads, runner, is_made = self.caches.heads, self.runner, False
         try:
-            if deliver is not None or runner.claim(queue):
-                head = heads.get(key)
-                staging = stage_cached(head, op) if head is not None else None
-                batch = staging.batch() if staging is not None else None
-                if staging is not None and batch is not None and self.transport.try_commit(batch):
-                    heads.store(staging.next_head(batch))
-                    runner.release(queue)
-                    return True
-        except Conflict:
-            heads.drop(key)
-        except BaseException:
+            try:
+                if deliver is not None or runner.claim(queue):
+                    head, stage = heads.get(key), cube.plans.stage_cached if key.kind == CUBE else stage_cached
+                    staging: Staged | None = stage(head, op) if head is not None else None
+                    if staging is None and key.kind != CUBE:  # read the thread first, in this thread
+                        staging = drive(checkpoints.load_and_stage(heads, key, op, head), self.transport.read)
+                    batch = staging.batch() if staging is not None else None
+                    is_made = batch is not None and self.transport.try_commit(batch)
+                    if is_made:
+                        heads.store(staging.next_head(batch))  # type: ignore[arg-type, union-attr]
+            except (Conflict, TryLater):
+                heads.drop(key)
+            if deliver is not None and not is_made:
+                queue.ops = self._thread_ops(key)
+                queue.appendleft(PendingChange(deliver, op))
+            runner.release(queue)
+        except BaseException:  # Ctrl-C may come at any line
             heads.drop(key)  # the outcome may be unknown: read before the next write
             runner.release(queue)
             raise
-        if deliver is not None:
-            queue.ops = self._thread_ops(key)
-            queue.appendleft(PendingChange(deliver, op))
-        runner.release(queue)
-        return False
+        return is_made
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """Async variant. A worker makes the op. If nothing else is under way, it also commits it here and now.
@@ -152,7 +154,7 @@ class Session:
         """
         runner, queue = self.runner, ThreadQueue()
         queue.key, queue.ops = key, None
-        if self._is_changing or key.kind == CUBE or not runner.claim(queue):
+        if self._is_changing or not runner.claim(queue):
             return await runner.achange(key, self._thread_ops(key), make)
         try:
             queue.owner = None  # a worker will release it, so whoever calls from here may wait

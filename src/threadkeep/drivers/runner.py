@@ -506,7 +506,11 @@ class Runner:
                     return None
                 changes = queue.take_next()
             if changes[0].plan is not None:
-                return _RunningPlan(queue, changes, changes[0].plan())
+                made = try_call(changes[0].plan)
+                if isinstance(made, Reply):
+                    return _RunningPlan(queue, changes, made.value)
+                changes[0].deliver(made)
+                continue
             changes = [change for change in changes if change.make is None or change.make_op()]
             if not changes:
                 continue

@@ -90,6 +90,13 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     return CheckpointStaging(head, known)
 
 
+async def load_and_stage(heads: Heads, key: ThreadKey, op: Op, head: Head | None) -> CheckpointStaging:
+    """Load what an op needs and the head does not have, and stage it. One round trip."""
+    staging = await _start_staging(heads, key, (op,), head)
+    staging.apply(op)
+    return staging
+
+
 def stage_cached(head: Head, *ops: Op) -> CheckpointStaging | None:
     """Stage ops on the cached head. None if something must be loaded first. Raises what makes an op fail.
 
