@@ -421,7 +421,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
 @contextmanager
 def threads_away(transport: Any, prefix: str) -> Iterator[None]:
     """Let the transport report that a part of the storage is away: the threads whose id starts so."""
-    read, write = transport.read, transport.write
+    read, write, try_commit = transport.read, transport.write, transport.try_commit
 
     def later(request: Any) -> TryLater | None:
         batch = getattr(request, "batch", None)
@@ -440,11 +440,14 @@ def threads_away(transport: Any, prefix: str) -> Iterator[None]:
         done = iter(write([request for request, error in zip(requests, waiting, strict=True) if not error]))
         return [Failure(error) if error else next(done) for error in waiting]
 
-    transport.read, transport.write = read_others, write_others
+    def try_to_commit_others(batch: Any) -> bool:
+        return not batch.thread.key.id.startswith(prefix) and try_commit(batch)
+
+    transport.read, transport.write, transport.try_commit = read_others, write_others, try_to_commit_others
     try:
         yield
     finally:
-        transport.read, transport.write = read, write
+        transport.read, transport.write, transport.try_commit = read, write, try_commit
 
 
 async def test_calls_that_wait_for_a_retry_hold_up_no_others(keep: threadkeep.Keep) -> None:

@@ -38,6 +38,7 @@ class Crashing:
     """A transport that fails once, at its k-th request."""
 
     writers = 1
+    commits_at_once = True
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner

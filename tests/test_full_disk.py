@@ -15,7 +15,7 @@ from model import checkpoint_config
 from row_invariants import find_problems
 from threadkeep.errors import Unavailable
 
-PAGES = 80
+PAGES = 160
 
 
 @pytest.fixture

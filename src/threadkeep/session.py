@@ -114,7 +114,7 @@ class Session:
         """
         queue = ThreadQueue()
         queue.key, queue.ops = key, None
-        if self._try_change(key, queue, op):
+        if self.transport.commits_at_once and self._try_change(key, queue, op):
             return None
         return self.runner.change(key, self._thread_ops(key), op)
 
@@ -154,7 +154,7 @@ class Session:
         """
         runner, queue = self.runner, ThreadQueue()
         queue.key, queue.ops = key, None
-        if self._is_changing or not runner.claim(queue):
+        if self._is_changing or not self.transport.commits_at_once or not runner.claim(queue):
             return await runner.achange(key, self._thread_ops(key), make)
         try:
             queue.owner = None  # a worker will release it, so whoever calls from here may wait

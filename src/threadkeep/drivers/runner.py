@@ -62,6 +62,8 @@ class Transport(Protocol):
     """How many groups of changes may be written at once. Changes that are sent again, each alone, do not count."""
     read_only: bool
     """Whether changes are refused."""
+    commits_at_once: bool
+    """Whether `try_commit` can succeed."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""

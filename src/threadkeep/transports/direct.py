@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
-from threadkeep.engine.requests import Batch, Commit
+from threadkeep.engine.requests import Batch
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaVersions
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, try_execute
@@ -26,6 +26,7 @@ class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child has its own copy of the rows."""
 
     writers = 1
+    commits_at_once = False
 
     def __init__(self, backend: DirectBackend, *, read_only: bool = False) -> None:
         self._backend = backend
@@ -47,16 +48,9 @@ class Direct:
         with self._lock:
             return [try_execute(self._backend.answer, request) for request in requests]
 
-    def try_commit(self, batch: Batch) -> bool:
-        """Commit a batch in the calling thread. False if others use the rows, or if Ctrl-C could interrupt this."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main or self.read_only or not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self._backend.answer(Commit(batch))
-        finally:
-            self._lock.release()
-        return True
+    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
+        """Return False: Ctrl-C could interrupt a change of dicts, so a worker makes it."""
+        return False
 
     def setup(self) -> None:
         """Do nothing."""

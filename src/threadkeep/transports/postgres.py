@@ -83,6 +83,7 @@ class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary. Many threads and processes may use it at once."""
 
     writers = _WRITERS
+    commits_at_once = True
 
     def __init__(
         self,
@@ -188,10 +189,11 @@ class PostgresServer:
             pool.putconn(cursor)
         except psycopg.Error as error:
             assert cursor is not None
+            if isinstance(error, ReadOnlySqlTransaction):
+                cursor.connection.close()  # it leads to a server that is not the primary any more
             if is_connection_loss(error):
-                cursor.connection.close()
                 self._on_loss()
-            pool.putconn(cursor)
+            pool.putconn(cursor)  # which closes it if it is broken
             return False
         except BaseException:
             if cursor is not None and lent_at in (0.0, cursor.lent_at):  # else it was put back

@@ -80,6 +80,7 @@ class SqliteFile:
     """A SQLite file. Many threads and processes may use it at once."""
 
     writers = 1
+    commits_at_once = True
 
     def __init__(
         self,

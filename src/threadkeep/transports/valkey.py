@@ -52,6 +52,7 @@ _REPLICA_CHECK_SECONDS = 1.0
 class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
+    commits_at_once = False
     writers = 2
 
     def __init__(self, backend: ValkeyBackend, options: ValkeyOptions, *, on_loss: Callable[[], None]) -> None:
@@ -141,7 +142,7 @@ class ValkeyServer:
         return Failure(self._try_later(left.reason(), started))
 
     def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
-        """Return False: a commit waits for the server, so a worker makes it."""
+        """Return False: a commit waits for servers, so a worker makes it."""
         return False
 
     def setup(self) -> None:
