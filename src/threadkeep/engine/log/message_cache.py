@@ -113,18 +113,19 @@ class _MessageTemplate(NamedTuple):
 
 
 class _MessageBlock(NamedTuple):
-    """Consecutive messages of a list: what they were when they were encoded, and the bytes of each.
+    """Consecutive messages of a list: what they were when they were last encoded or compared, and the bytes of each.
 
     `kinds` are their classes; `names`, `types` and `values` those of all their fields. `is_fixed` says which values
-    cannot be changed in place, `is_packed` which ones can; `packed` are these as they were.
+    cannot be changed in place. `containers` are the others, and `packed` is what was in them.
     """
 
+    messages: list[Any]
     kinds: list[type]
     names: list[str]
     types: list[type]
     values: list[Any]
     is_fixed: list[bool]
-    is_packed: list[bool]
+    containers: list[Any]
     packed: bytes
     parts: list[bytes]
 
@@ -157,8 +158,10 @@ class MessageCache:
         known, parts = self._lists.get(first) or [], []
         count, length = 0, 0
         for block in known:
-            if not _is_unchanged(block, values[length : length + len(block.parts)]):
+            matching = _match(block, values[length : length + len(block.parts)])
+            if matching is None:
                 break
+            known[count] = matching
             parts += block.parts
             count, length = count + 1, len(parts)
         if length == len(values):
@@ -302,32 +305,43 @@ def _block(messages: Sequence[Any], parts: list[bytes]) -> _MessageBlock | None:
     values = list(chain.from_iterable(map(dict.values, fields)))
     types = list(map(type, values))
     is_fixed = list(map(_FIXED.__contains__, types))
-    is_packed = list(map(not_, is_fixed))
+    containers = list(compress(values, map(not_, is_fixed)))
     try:
-        packed = ormsgpack.packb(list(compress(values, is_packed)), option=_PLAIN_DATA_ONLY)
+        packed = ormsgpack.packb(containers, option=_PLAIN_DATA_ONLY)
     except (ormsgpack.MsgpackEncodeError, RecursionError):
         return None
-    names = list(chain.from_iterable(fields))
-    return new_tuple(_MessageBlock, (kinds, names, types, values, is_fixed, is_packed, packed, parts))
+    block = (list(messages), kinds, list(chain.from_iterable(fields)), types, values, is_fixed, containers, packed)
+    return new_tuple(_MessageBlock, (*block, parts))
 
 
-def _is_unchanged(block: _MessageBlock, messages: Sequence[Any]) -> bool:
-    """Whether messages are as those of a block were. This runs for each block of each put, and makes no call."""
-    kinds, names, types, values, is_fixed, is_packed, packed, _ = block
-    if list(map(type, messages)) != kinds or any(map(_extra, messages)):
-        return False
+def _match(block: _MessageBlock, messages: Sequence[Any]) -> _MessageBlock | None:
+    """Return the block if messages are as those of it were; None if not.
+
+    Usually they are the same objects with the same objects in their fields. Then only what can be changed in place is
+    packed and compared. Other objects may be equal: then the block that is returned has these. This runs for each block
+    of each put, and makes no call.
+    """
+    known, kinds, names, types, values, is_fixed, containers, packed, parts = block
+    if len(messages) != len(known):
+        return None
+    are_same = all(map(is_, messages, known))
+    if (not are_same and list(map(type, messages)) != kinds) or any(map(_extra, messages)):
+        return None
     fields = list(map(_fields, messages))
-    found = list(chain.from_iterable(map(dict.values, fields)))
-    if list(chain.from_iterable(fields)) != names or len(found) != len(values):
-        return False
-    if not all(map(is_, found, values)):  # other objects, which may be equal
-        if list(map(type, found)) != types or list(compress(found, is_fixed)) != list(compress(values, is_fixed)):
-            return False
-        values[:] = found
+    found = chain.from_iterable(map(dict.values, fields))
+    if not are_same or sum(map(len, fields)) != len(values) or not all(map(is_, found, values)):
+        others = list(chain.from_iterable(map(dict.values, fields)))
+        if list(map(type, others)) != types or list(chain.from_iterable(fields)) != names:
+            return None
+        if list(compress(others, is_fixed)) != list(compress(values, is_fixed)):
+            return None
+        containers = list(compress(others, map(not_, is_fixed)))
+        rest = (kinds, names, types, others, is_fixed, containers, packed, parts)
+        block = new_tuple(_MessageBlock, (list(messages), *rest))
     try:
-        return ormsgpack.packb(list(compress(found, is_packed)), option=_PLAIN_DATA_ONLY) == packed
+        return block if ormsgpack.packb(containers, option=_PLAIN_DATA_ONLY) == packed else None
     except (ormsgpack.MsgpackEncodeError, RecursionError):
-        return False
+        return None
 
 
 def _pack_plain(value: Any) -> bytes:
