@@ -20,7 +20,7 @@ class SharedTransport:
 
     def __init__(self, transport: Transport) -> None:
         self.writers, self.read, self.write = transport.writers, transport.read, transport.write
-        self.commits_at_once = transport.commits_at_once
+        self.commits_at_once, self.try_drop = transport.commits_at_once, transport.try_drop
         self.setup, self.read_only, self.try_commit = transport.setup, transport.read_only, transport.try_commit
 
     def close(self) -> None:

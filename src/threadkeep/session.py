@@ -21,7 +21,7 @@ from threadkeep.drivers.runner import (
     Transport,
     new_future,
 )
-from threadkeep.engine import cube, memories
+from threadkeep.engine import cube, memories, threads
 from threadkeep.engine.commit import Staged
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.requests import Batch
@@ -113,7 +113,7 @@ class Session:
         step that nothing can interrupt. Everything unusual takes the general path.
         """
         queue = ThreadQueue()
-        queue.key, queue.ops = key, None
+        queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
         if self.transport.commits_at_once and self._try_change(key, queue, op):
             return None
         return self.runner.change(key, self._thread_ops(key), op)
@@ -153,7 +153,7 @@ class Session:
         The changes of many callers are committed together: while one is committed by itself, the others wait for it.
         """
         runner, queue = self.runner, ThreadQueue()
-        queue.key, queue.ops = key, None
+        queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
         if self._is_changing or not self.transport.commits_at_once or not runner.claim(queue):
             return await runner.achange(key, self._thread_ops(key), make)
         try:
@@ -179,6 +179,23 @@ class Session:
         self._is_changing = False
         if outcome is not None:
             deliver(outcome)
+
+    def drop(self, key: ThreadKey) -> None:
+        """Delete a thread, at once if nobody else is changing it. Does nothing if it does not exist."""
+        heads, runner, queue, is_made = self.caches.heads, self.runner, ThreadQueue(), False
+        queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
+        try:
+            if self.transport.commits_at_once and runner.claim(queue):
+                heads.drop(key)
+                is_made = self.transport.try_drop(key)
+                heads.drop(key)  # a reader may have cached it meanwhile
+            runner.release(queue)
+        except BaseException:
+            heads.drop(key)
+            runner.release(queue)
+            raise
+        if not is_made:
+            self.exclusive(key, lambda: threads.prune.delete(heads, key))
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes a thread, while this Keep makes no other change to that thread."""

@@ -230,8 +230,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
-        key = self._key(as_id(thread_id, "thread_id"))
-        self._session.exclusive(key, lambda: threads.prune.delete(self._session.heads, key))
+        self._session.drop(self._key(as_id(thread_id, "thread_id")))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async version of `delete_thread`."""

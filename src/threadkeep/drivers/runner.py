@@ -36,6 +36,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.drivers.timer import Timer
 from threadkeep.drivers.workers import Workers
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, Commit, Pause
 from threadkeep.engine.schema_versions import SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt
@@ -76,6 +77,9 @@ class Transport(Protocol):
 
         Raise Conflict if the thread is not as the batch expects. If it returns False, the outcome may be unknown.
         """
+
+    def try_drop(self, key: ThreadKey) -> bool:
+        """Delete an agent thread in the calling thread, under the same conditions. Return whether it was done."""
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
@@ -170,13 +174,15 @@ class _WaitingCaller:
 class ThreadQueue(deque[PendingChange]):
     """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it.
 
-    `owner` is the Python thread that claimed the agent thread for a change of its own, and releases it when done.
+    It `is_claim` if somebody makes a change of his own at once, and releases it when done. `owner` is the Python thread
+    that does so, unless it is a worker.
     """
 
-    __slots__ = ("key", "ops", "owner")
+    __slots__ = ("is_claim", "key", "ops", "owner")
     key: Hashable
     ops: ThreadOps | None
     owner: int | None
+    is_claim: bool
 
     def take_next(self) -> list[PendingChange]:
         """Take what one plan can do: all ops up to the next plan, or that plan."""
@@ -300,10 +306,20 @@ class Runner:
         return state.queues.setdefault(queue.key, queue) is queue
 
     def release(self, queue: ThreadQueue) -> None:
-        """Give up a claim, if it was one. A worker takes over what waits. Doing this twice does nothing more."""
+        """Give up a claim, if it was one. Doing this twice does nothing more.
+
+        The first caller that waits in the queue drives it from now on. In the main thread, where Ctrl-C might come
+        between two steps of that, a worker takes over instead.
+        """
         state = self._state
-        if state.queues.get(queue.key) is queue:
+        if state.queues.get(queue.key) is queue and queue.is_claim:
+            if queue and queue[0].caller is not None and threading.current_thread() is not threading.main_thread():
+                queue.is_claim, queue.owner = False, None
+                queue[0].caller.hand_over(queue)
+                return
             del state.queues[queue.key]
+        if not queue.is_claim:
+            return
         while queue:
             with suppress(IndexError):  # its caller has taken it back
                 change = queue.popleft()
@@ -475,7 +491,7 @@ class Runner:
         """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
         while True:
             new = ThreadQueue()
-            new.key, new.ops, new.owner = key, ops, None
+            new.key, new.ops, new.owner, new.is_claim = key, ops, None, False
             queue = state.queues.setdefault(key, new)
             queue.ops = ops
             queue.append(change)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaVersions
 from threadkeep.errors import ReadOnly
@@ -50,6 +51,10 @@ class Direct:
 
     def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
         """Return False: Ctrl-C could interrupt a change of dicts, so a worker makes it."""
+        return False
+
+    def try_drop(self, key: ThreadKey) -> bool:  # noqa: ARG002
+        """Return False, as `try_commit` does."""
         return False
 
     def setup(self) -> None:

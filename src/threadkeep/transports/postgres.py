@@ -28,12 +28,14 @@ from threadkeep import transports
 from threadkeep.backends import postgres
 from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.postgres.dialect import PostgresDialect, Statement, fits_one_statement
+from threadkeep.backends.postgres.parameters import Parameters, TypedSql
 from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine import health, memories
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, Commit, DropThread, LoadedRows, LoadSeveral
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
@@ -54,6 +56,8 @@ from threadkeep.transports.postgres_pool import Connections, PostgresOptions
 
 __all__ = ["PostgresOptions", "PostgresServer"]
 if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
     from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 
 T = TypeVar("T")
@@ -77,6 +81,10 @@ class _NotNow(TryLater):
 
 class _LostReply(Conflict):
     """The connection was lost before the reply came: the change may have been made."""
+
+
+_TRUE = b"\x01"
+"""A true boolean in PostgreSQL's binary format."""
 
 
 class PostgresServer:
@@ -176,16 +184,29 @@ class PostgresServer:
             statement = self._backend.small_commit(batch, self._synchronous)
         except (ValueError, TypeError, struct.error):
             return False  # a value that cannot be stored
-        pool = self._connections.pool
-        if statement is None or not isinstance(pool, OwnPool):
+        reply = self._try_execute(*statement) if statement is not None else None
+        return reply is not None and reply.ntuples == 1
+
+    def try_drop(self, key: ThreadKey) -> bool:
+        """Delete a thread at once, as `try_commit` commits. False if that was not done, or a commit came in between."""
+        if not self._is_ready or self._options.read_only or self._options.by_thread:
             return False
+        drop = self._backend.drop_thread(DropThread(key), self._synchronous_commit())
+        reply = self._try_execute(drop.sql, drop.parameters)
+        return reply is not None and (reply.ntuples == 0 or reply.get_value(0, 0) == _TRUE)
+
+    def _try_execute(self, sql: TypedSql, parameters: Parameters) -> PGresult | None:
+        """Execute a statement on an idle connection. None if there is no such, or it fails."""
+        pool = self._connections.pool
+        if not isinstance(pool, OwnPool):
+            return None
         cursor, lent_at = None, 0.0
         try:
             cursor = pool.take_idle()
             if cursor is None:
-                return False
+                return None
             lent_at = cursor.lent_at
-            committed = cursor.execute(*statement).ntuples == 1
+            reply = cursor.execute(sql, parameters)
             pool.putconn(cursor)
         except psycopg.Error as error:
             assert cursor is not None
@@ -194,12 +215,12 @@ class PostgresServer:
             if is_connection_loss(error):
                 self._on_loss()
             pool.putconn(cursor)  # which closes it if it is broken
-            return False
+            return None
         except BaseException:
             if cursor is not None and lent_at in (0.0, cursor.lent_at):  # else it was put back
                 pool.discard(cursor)
             raise
-        return committed
+        return reply
 
     def close(self) -> None:
         """Close the pool, unless it was lent."""

@@ -23,10 +23,11 @@ from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
-from threadkeep.backends.sqlite.commits import commit_script
+from threadkeep.backends.sqlite.commits import commit_script, drop_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, Commit, DropThread
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
@@ -41,6 +42,7 @@ _IDLE_READERS = 8
 _PAGES_PER_SHRINK = 4096
 _SHRINK_IF_FREE = 8
 """The file shrinks if at least one page of so many is free."""
+_DROPS_PER_SHRINK = 64
 _CACHE_KB = 8192
 """The page cache of a connection. With SQLite's default of 2,000 kB, a search over the values of ten thousand memories
 (4 MB) takes twice as long, because it reads all their pages again."""
@@ -105,6 +107,7 @@ class SqliteFile:
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
         self._at_once: apsw.Cursor | None = None
+        self._drops = 0
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._changed = threading.Condition(self._lock)
@@ -224,6 +227,14 @@ class SqliteFile:
             return script is not None and self.try_write(*script)
         except Conflict:
             return False
+
+    def try_drop(self, key: ThreadKey) -> bool:
+        """Delete a thread in the calling thread. False if that cannot be done at once.
+
+        Now and then it returns False although it could: a request also returns free pages to the system.
+        """
+        self._drops += 1
+        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*drop_script(key))
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.

@@ -24,6 +24,7 @@ from threadkeep.backends.valkey.calls import Call
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
@@ -143,6 +144,10 @@ class ValkeyServer:
 
     def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
         """Return False: a commit waits for servers, so a worker makes it."""
+        return False
+
+    def try_drop(self, key: ThreadKey) -> bool:  # noqa: ARG002
+        """Return False, as `try_commit` does."""
         return False
 
     def setup(self) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.engine.identity import pack_id
+from threadkeep.engine.identity import ThreadKey, pack_id
 from threadkeep.engine.log.itemlog import pack_ranges, pack_varints
 from threadkeep.engine.log.records import thread_checksum
 from threadkeep.engine.requests import Batch
@@ -99,3 +99,9 @@ def _script(alone: bool, new_thread: bool, row_block: str, items: int, tags: int
         sql["commit"] if alone else "",
     )
     return "".join(statements).replace("{insert}", "INSERT OR ROLLBACK" if alone else "INSERT")
+
+
+def drop_script(key: ThreadKey) -> tuple[str, tuple[Any, ...]]:
+    """Return the statements that delete a thread, as a transaction, with their values."""
+    this = (key.tenant.encode("utf-8", "surrogatepass"), key.kind, key.id.encode("utf-8", "surrogatepass"))
+    return read_blocks("sqlite/commits.sql")["drop"], this * 12

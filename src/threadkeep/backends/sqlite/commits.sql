@@ -47,3 +47,18 @@ INSERT OR IGNORE INTO tk_tags (thread, labels, tag) VALUES ({this-thread}, ?, ?)
 
 -- insert-run: add a run to the index of runs
 INSERT OR IGNORE INTO tk_runs (thread, run) VALUES ({this-thread}, ?);
+
+-- found-thread: the number of a thread; NULL if a damaged index leads to the row of another one
+(SELECT t.thread FROM tk_threads t
+ WHERE t.thread = (SELECT thread FROM tk_threads WHERE tenant = ? AND kind = ? AND id = ?)
+   AND +t.tenant = ? AND +t.kind = ? AND +t.id = ?)
+
+-- drop: delete a thread with everything in it
+BEGIN IMMEDIATE;
+DELETE FROM tk_items WHERE thread = {found-thread};
+DELETE FROM tk_checkpoints WHERE thread = {found-thread};
+DELETE FROM tk_writes WHERE thread = {found-thread};
+DELETE FROM tk_tags WHERE thread = {found-thread};
+DELETE FROM tk_runs WHERE thread = {found-thread};
+DELETE FROM tk_threads WHERE thread = {found-thread};
+COMMIT;
