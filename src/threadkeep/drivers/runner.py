@@ -174,8 +174,8 @@ class _WaitingCaller:
 class ThreadQueue(deque[PendingChange]):
     """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it.
 
-    It `is_claim` if somebody makes a change of his own at once, and releases it when done. `owner` is the Python thread
-    that does so, unless it is a worker.
+    A claim (`is_claim`) is the queue of a caller who makes a change at once, and who releases it when done. `owner` is
+    the Python thread that does so, unless it is a worker.
     """
 
     __slots__ = ("is_claim", "key", "ops", "owner")
