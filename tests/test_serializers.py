@@ -17,11 +17,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
+from langgraph.types import Send
 
 import threadkeep
 from checkpoint_chains import config
 from checkpoint_trees import put, values_at
 from sync_async import Caller
+from threadkeep.engine.log.encoder import encode
 
 
 class Typed:
@@ -237,3 +239,12 @@ def test_a_graph_compiled_with_a_clone_continues_after_the_first_saver_is_gone(u
     logging_graph(keep.checkpointer).invoke({"log": [1]}, config("t"))
     assert logging_graph(clone).invoke({"log": [2]}, config("t"))["log"] == [1, "after 1", 2, "after 3"]
     keep.close()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Send("n", {"x": [1]}), [Send("n", None)], Send("n", {"inner": Send("m", 2)}), Send("n", 1, timeout=3.0)],
+    ids=["alone", "in a list", "in another", "with a timeout"],
+)
+def test_sends_are_packed_as_langgraph_packs_them(value: Any) -> None:
+    assert encode(value) == JsonPlusSerializer().dumps_typed(value)[1]

@@ -21,9 +21,9 @@ _MANY = 32
 
 
 def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
-    """Return the statements of a batch with their values; None if it is not the usual change of one op.
+    """Return the statements of a batch with their values; None if it is not a usual change.
 
-    Usual is: one new or changed checkpoint, or one new row of writes, and their items, labels and runs. With `alone`,
+    Usual is: a new or changed checkpoint, or new rows of writes, and their items, labels and runs. With `alone`,
     the statements are a transaction that rolls itself back if they fail; else they are for one that has begun.
     This runs for every put and put_writes. It makes about 4 calls; `tests/test_budgets.py` counts them.
     """
@@ -32,9 +32,9 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         removed_checkpoints, removed_writes, removed_items, removed_runs, drops_thread,
     ) = batch  # fmt: skip
     if (
-        len(checkpoints) + len(changed_checkpoints) + len(writes) != 1 or changed_writes or removed_checkpoints
-        or removed_writes or removed_items or removed_runs or drops_thread
-        or len(items) > _MANY or len(labels) > 1 or len(runs) > 1
+        len(checkpoints) + len(changed_checkpoints) > 1 or changed_writes or removed_checkpoints or removed_writes
+        or removed_items or removed_runs or drops_thread or not (checkpoints or changed_checkpoints or writes)
+        or len(items) > _MANY or len(writes) > _MANY or len(labels) > 1 or len(runs) > 1
     ):  # fmt: skip
         return None
     (
@@ -50,21 +50,22 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     )  # fmt: skip
     if expect is None:
         this = (*key, epoch, rev)
-        values: list[Any] = [*thread_values, created, lease, family, *this]
+        values: list[Any] = [*thread_values, created, lease, family]
     else:
         this = (*key, *expect)
-        values = [*this]
-    row_block = "insert-writes"
+        values = []
+    checkpoint_block = ""
     if checkpoints or changed_checkpoints:
-        row_block = "insert-checkpoint" if checkpoints else "replace-checkpoint"
+        checkpoint_block = "insert-checkpoint" if checkpoints else "replace-checkpoint"
         ns, id, parent, run, step, source, label, time, hidden, refs, body = (checkpoints or changed_checkpoints)[0]
+        values += this
         values += (
             ns.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass"),
             None if parent is None else pack_id(parent), None if run is None else pack_id(run), step, source, label,
             time, int(hidden), pack_ranges(refs), body,
         )  # fmt: skip
-    else:
-        ns, id, task, path, run, time, index, refs, body = writes[0]
+    for ns, id, task, path, run, time, index, refs, body in writes:
+        values += this
         values += (
             ns.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass"), pack_id(task),
             path.encode("utf-8", "surrogatepass"), None if run is None else pack_id(run), time,
@@ -81,17 +82,27 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         values += (*this, pack_id(each))
     if expect is not None:
         values += thread_values
-    return _script(alone, expect is None, row_block, len(items), len(tags), len(runs)), values
+    rows = (checkpoint_block, len(writes), len(items), len(tags), len(runs))
+    return _script(alone, expect is None, *rows), values
 
 
 @lru_cache(maxsize=1024)
-def _script(alone: bool, new_thread: bool, row_block: str, items: int, tags: int, runs: int) -> str:  # noqa: FBT001
+def _script(
+    alone: bool,  # noqa: FBT001 - these are the key of a cache
+    new_thread: bool,  # noqa: FBT001
+    checkpoint_block: str,
+    writes: int,
+    items: int,
+    tags: int,
+    runs: int,
+) -> str:
     """Return the statements for so many rows."""
     sql = read_blocks("sqlite/commits.sql")
     statements = (
         sql["begin"] if alone else "",
         sql["insert-thread"] if new_thread else "",
-        sql[row_block],
+        sql[checkpoint_block] if checkpoint_block else "",
+        sql["insert-writes"] * writes,
         sql["insert-item"] * items,
         sql["insert-tag"] * tags,
         sql["insert-run"] * runs,
