@@ -405,7 +405,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
         go_on.wait(TIMEOUT)
         return write(requests)
 
-    transport.write = slow  # type: ignore[method-assign]
+    transport.write, transport.commits_at_once = slow, False  # type: ignore[method-assign]
     writers = [asyncio.create_task(Chain(saver, f"t{n}").aput({"x": n})) for n in range(30)]
     await asyncio.sleep(0.05)
     try:
@@ -1127,7 +1127,7 @@ async def test_errors_of_a_change_reach_every_caller_that_shared_it(keep: thread
         time.sleep(0.02)
         raise errors.Unavailable("no disk")
 
-    transport.write = fails  # type: ignore[method-assign]
+    transport.write, transport.commits_at_once = fails, False  # type: ignore[method-assign]
     calls = [saver.aput_writes(config("t", "00000000"), [("x", n)], f"task {n}") for n in range(20)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {errors.Unavailable}

@@ -442,7 +442,7 @@ def test_close_finishes_changes_that_wait_for_their_turn(url: str) -> None:
         go_on.wait()
         return write(requests)
 
-    transport.write = slow  # type: ignore[method-assign]
+    transport.write, transport.commits_at_once = slow, False  # type: ignore[method-assign]
     seen: dict[str, Any] = {}
 
     def use(name: str) -> None:
