@@ -34,7 +34,8 @@ ROWS = {
     "tk_checkpoints": "thread + {n}, {columns}",
     "tk_tags": "thread + {n}, {columns}",
 }
-CHANGED = {"created": "created + {n}", "updated": "updated + {n}", "tick": "(updated + {n}) >> 8"}
+CHANGED = {"created": "created + {n}", "updated": "updated + {n}", "checksum": "NULL", "bytes_check": "NULL"}
+"""Rows without checksums are not checked."""
 QUERIES: dict[str, Callable[[threadkeep.Keep], Any]] = {
     "the last changed": lambda keep: keep.threads(limit=PAGE),
     "by id": lambda keep: keep.threads(limit=PAGE, order="id"),
@@ -80,8 +81,10 @@ def put_one(url: str, checkpoints: int) -> None:
 def statements(columns: Callable[[str], list[str]], series: str) -> Iterator[str]:
     """Yield statements that multiply the rows of the only thread."""
     for table, selected in ROWS.items():
-        id = "convert_to('t' || s.k, 'UTF8')" if "generate_series" in series else "CAST('t' || s.k AS BLOB)"
-        changed = CHANGED | ({"id": id} if table == "tk_threads" else {})
+        is_postgres = "generate_series" in series
+        id = "convert_to('t' || s.k, 'UTF8')" if is_postgres else "CAST('t' || s.k AS BLOB)"
+        changed = CHANGED | {"tick": f"(updated + {{n}}) >> {8 if is_postgres else 12}"}
+        changed |= {"id": id} if table == "tk_threads" else {}
         rest = ", ".join(changed.get(name, name).format(n="s.k") for name in columns(table)[1:])
         values = selected.format(n="s.k", columns=rest)
         yield f"INSERT INTO {table} SELECT {values} FROM {table}, {series}"  # noqa: S608 - our own names

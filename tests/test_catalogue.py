@@ -194,12 +194,12 @@ def test_a_change_in_the_same_tick_does_not_write_the_index_by_time(tmp_path: Pa
         Chain(keep.checkpointer, "t").put({})
     with closing(apsw.Connection(f"{tmp_path}/ticks.db")) as file:
         ((updated, tick),) = file.execute("SELECT updated, tick FROM tk_threads").fetchall()
-        assert tick == updated >> 14
-        for later, writes in ((tick << 14, 1), ((tick << 14) + 16383, 1), ((tick + 1) << 14, 2), (0, 2)):
+        assert tick == updated >> 12
+        for later, writes in ((tick << 12, 1), ((tick << 12) + 4095, 1), ((tick + 1) << 12, 2), (0, 2)):
             before = file.total_changes()
             file.execute("UPDATE tk_threads SET updated = ?", (later,))
             assert file.total_changes() - before == writes
-            assert file.execute("SELECT updated, tick FROM tk_threads").fetchall() == [(later, later >> 14)]
+            assert file.execute("SELECT updated, tick FROM tk_threads").fetchall() == [(later, later >> 12)]
 
 
 def test_limit_is_fifty_unless_asked_otherwise(keep: threadkeep.Keep) -> None:

@@ -171,21 +171,21 @@ ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
 ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
 
--- schema-6: index threads by `tick`, which is `updated` in units of 2^14 ms, 16 seconds
+-- schema-6: index threads by `tick`, which is `updated` in units of 2^12 ms, 4 seconds
 -- SQLite writes an index whenever a column of it is set, even to the same value. So a trigger sets `tick`, and only if
 -- it changes: of the commits of a step, one writes the index. Items may be compressed with dictionary no. 2.
 UPDATE tk_schema SET readable = 6, writable = 6;
 ALTER TABLE tk_threads ADD COLUMN tick INTEGER NOT NULL DEFAULT 0;
-UPDATE tk_threads SET tick = updated >> 14;
+UPDATE tk_threads SET tick = updated >> 12;
 DROP INDEX tk_threads_updated;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 CREATE TRIGGER tk_threads_insert AFTER INSERT ON tk_threads
-BEGIN UPDATE tk_threads SET tick = new.updated >> 14 WHERE thread = new.thread; END;
-CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 14
-BEGIN UPDATE tk_threads SET tick = new.updated >> 14 WHERE thread = new.thread; END;
+BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
+CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
+BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 
 -- tick-bits: the bits of `updated` that `tick` does not have
-14
+12
 
 -- memory-key: the unique key of a memory
 memory
