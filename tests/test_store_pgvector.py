@@ -6,6 +6,7 @@ The thresholds are low, so that some thousand vectors are many: `FEW` are compar
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,7 @@ def test_overwritten_or_deleted_memories_are_not_found() -> None:
         keep.store.batch([Document(("a",), key, (int(key[1:]),), ttl=0.0001).put for key in dying])
         keep.store.batch([Document(("a",), key, ()).put._replace(value=None) for key in deleted])
         living = [document for document in singles(1000) if document.key not in deleted | moved | dying]
+        time.sleep(0.02)  # until they have expired
         assert len(search(keep, ("a",), 1100, limit=30).keys() & vector_store.nearest(1100, living, 30).keys()) >= 29
         assert keep.store.sweep_ttl() == 20
         assert len(search(keep, ("a",), 1100, limit=30).keys() & vector_store.nearest(1100, living, 30).keys()) >= 29
