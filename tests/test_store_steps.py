@@ -105,6 +105,7 @@ def test_async_calls_make_few_more(tmp_path: Path) -> None:
     async def count_all(work: Callable[[], Awaitable[object]]) -> int:
         nonlocal calls
         await work()
+        await asyncio.sleep(0.1)  # until the worker is idle; else another one is started
         calls = 0
         sys.setprofile(count)
         try:
