@@ -47,21 +47,22 @@ class Layer(NamedTuple):
 
 LAYERS = {
     # pure: no clock, no randomness, no system calls
-    "plan": Layer(""),
+    "value": Layer(""),
+    "plan": Layer("value"),
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "engine": Layer("engine plan errors", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
-    "backends": Layer("backends engine plan errors", "ormsgpack"),
+    "engine": Layer("engine plan errors value", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
+    "backends": Layer("backends engine plan errors value", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
     "clock": Layer("", "os random time"),
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
     "transports": Layer(
-        "transports drivers backends engine plan errors",
+        "transports drivers backends engine plan errors value",
         "apsw os psycopg psycopg_pool random redis socket threading time",
     ),
-    "urls": Layer("transports drivers backends", "psycopg psycopg_pool redis"),
+    "urls": Layer("transports drivers backends value", "psycopg psycopg_pool redis"),
     "session": Layer("clock drivers engine errors plan work"),
     # what users call
     "adapters": Layer(

@@ -12,6 +12,7 @@ import pytest
 
 import threadkeep
 from threadkeep.backends.sqlite.dialect import SqliteDialect
+from threadkeep.engine.health.requests import MeasureStorage
 from threadkeep.engine.memories import filters
 from threadkeep.engine.memories.namespaces import MemoryKey
 from threadkeep.engine.memories.requests import (
@@ -24,7 +25,7 @@ from threadkeep.engine.memories.requests import (
     ListNamespaces,
     SearchFullText,
 )
-from threadkeep.engine.requests import ListThreads, MeasureStorage, ScanCheckpoints
+from threadkeep.engine.requests import ListThreads, ScanCheckpoints
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.plan import Access, Request
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
     from threadkeep.engine.health.repair import RepairResult
+    from threadkeep.engine.health.requests import StorageSize
     from threadkeep.engine.health.thread_scan import Problem
     from threadkeep.engine.health.verify import VerifyResult
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.value_diff import ValueChange
-    from threadkeep.engine.requests import StorageSize
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
     from threadkeep.engine.threads.matching import MatchedThread
@@ -98,6 +98,7 @@ _NAMES = {
     "adapters.langgraph_saver": "KeepSaver",
     "adapters.langgraph_store": "KeepStore",
     "engine.health.repair": "RepairResult",
+    "engine.health.requests": "StorageSize",
     "engine.health.thread_scan": "Problem",
     "engine.health.verify": "VerifyResult",
     "engine.history.audit": "Activity ActivityRow TracedWrite",
@@ -107,7 +108,6 @@ _NAMES = {
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.value_diff": "ValueChange",
-    "engine.requests": "StorageSize",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
     "engine.threads.matching": "MatchedThread",

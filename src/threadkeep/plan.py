@@ -16,8 +16,9 @@ failing the k-th request for every k covers every point where a process can die.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+
+from threadkeep.value import Value
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -44,10 +45,9 @@ NO_ACCESS = Access()
 """For requests that do not use the storage, such as Pause."""
 
 
-class Request(Generic[T]):
+class Request(Value, Generic[T]):
     """Something that the driver of a plan must do; its reply is a T. Each class of requests declares its access."""
 
-    __slots__ = ()
     access: ClassVar[Access]
 
     def __await__(self) -> Generator[Request[T], T, T]:
@@ -59,15 +59,13 @@ Plan: TypeAlias = Coroutine[Request[Any], Any, T]
 Execute: TypeAlias = Callable[[Request[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value):
     """The value that a request, a plan or an op returned."""
 
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Value):
     """The exception that a request, a plan or an op raised."""
 
     error: BaseException

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from threadkeep.drivers.runner import Transport
+from threadkeep.value import Value
 
 DURABILITIES = ("strict", "relaxed")
 GROUPS = ("all", "thread")
@@ -28,8 +28,7 @@ _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
 _MAX_TTL_SECONDS = 100 * 366 * 24 * 3600
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ServerOptions(Value):
     """Options for PostgreSQL; None means the default."""
 
     schema: str | None = None
@@ -41,15 +40,14 @@ class ServerOptions:
 
     def given(self) -> list[str]:
         """Return the names of the options that were given."""
-        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return [name for name in self._fields if getattr(self, name) is not None]
 
 
 def _ignore_loss() -> None:
     """The default for `Settings.on_loss`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Value):
     """Options for every backend. `wants_vectors` says that vectors will be stored.
 
     The transport calls `on_loss` when the storage may have lost what it acknowledged: caches are no longer valid.
@@ -185,7 +183,7 @@ def _take_postgres_options(url: str, server: ServerOptions) -> tuple[str, Server
         argument = getattr(server, name)
         if argument not in (None, value):
             raise ValueError(f"{name} is {value!r} in the URL and {argument!r} as an argument")
-    return base + ("?" + rest if rest else ""), replace(server, **ours)
+    return base + ("?" + rest if rest else ""), server._replace(**ours)
 
 
 def _check_server_options(server: ServerOptions) -> None:

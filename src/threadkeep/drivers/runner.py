@@ -25,7 +25,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import random
@@ -100,16 +99,18 @@ class Transport(Protocol):
         """Let what is under way finish, then close all connections."""
 
 
-@dataclass(slots=True, eq=False)
 class StagedOps:
-    """Ops that were applied to a cached agent thread: the batch to commit, and the outcome of each if it is."""
+    """Ops that were applied to a cached agent thread: the batch to commit, and the outcome of each if it is.
 
-    batch: Batch
-    outcomes: list[Outcome]
-    made: Callable[[], object]
-    """Call this when the batch was committed."""
-    failed: Callable[[], object]
-    """Call this when it was not, or when that is not known."""
+    `made` is to be called when the batch was committed, `failed` when it was not, or when that is not known.
+    """
+
+    __slots__ = ("batch", "failed", "made", "outcomes")
+
+    def __init__(
+        self, batch: Batch, outcomes: list[Outcome], made: Callable[[], object], failed: Callable[[], object]
+    ) -> None:
+        self.batch, self.outcomes, self.made, self.failed = batch, outcomes, made, failed
 
 
 class ThreadOps(Protocol):
@@ -122,17 +123,24 @@ class ThreadOps(Protocol):
         """Return a plan that commits ops, whatever is cached. It returns an outcome for each."""
 
 
-@dataclass(slots=True, eq=False)
 class PendingChange:
-    """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone."""
+    """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone.
 
-    deliver: Deliver
-    op: Any = None
-    make: Callable[[], Any] | None = None
-    """Makes the op, for async callers: encoding takes too long for an event loop."""
-    plan: Callable[[], Plan[Any]] | None = None
-    caller: _WaitingCaller | None = None
-    """The thread that waits for it and can drive its queue."""
+    `make` makes the op, for async callers: encoding takes too long for an event loop. `caller` is the thread that waits
+    for the change and can drive its queue.
+    """
+
+    __slots__ = ("caller", "deliver", "make", "op", "plan")
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        op: Any = None,
+        make: Callable[[], Any] | None = None,
+        plan: Callable[[], Plan[Any]] | None = None,
+        caller: _WaitingCaller | None = None,
+    ) -> None:
+        self.deliver, self.op, self.make, self.plan, self.caller = deliver, op, make, plan, caller
 
     def make_op(self) -> bool:
         """Make the op, if that is still to be done. Return whether there is a change; if not, deliver the error."""
@@ -192,18 +200,23 @@ class ThreadQueue(deque[PendingChange]):
         return changes
 
 
-@dataclass(slots=True, eq=False)
 class _RunningPlan:
     """A plan under way for some changes of a queue, or for an async reader, which has no queue.
 
     Instead of the plan there may be `staged` ops, whose commit is under way.
     """
 
-    queue: ThreadQueue | None
-    changes: list[PendingChange]
-    plan: Plan[Any] | None = None
-    staged: StagedOps | None = None
-    retries: Retries | None = None
+    __slots__ = ("changes", "plan", "queue", "retries", "staged")
+
+    def __init__(
+        self,
+        queue: ThreadQueue | None,
+        changes: list[PendingChange],
+        plan: Plan[Any] | None = None,
+        staged: StagedOps | None = None,
+    ) -> None:
+        self.queue, self.changes, self.plan, self.staged = queue, changes, plan, staged
+        self.retries: Retries | None = None
 
     def finish(self, outcome: Outcome) -> None:
         """Deliver the outcome to everybody who waits. Ops that were merged have one outcome each."""

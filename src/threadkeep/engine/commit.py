@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
@@ -39,6 +38,7 @@ from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Outcome, Plan
+from threadkeep.value import Value, field
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -159,8 +159,7 @@ def dropping_head(heads: Heads, key: ThreadKey) -> Iterator[None]:
         heads.drop(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[S]):
+class Seen(Value, Generic[S]):
     """What a verb read: the state that it decides on, and the row and checkpoints of the thread that it changes.
 
     `row` is None if the thread does not exist. `records` may be empty if the verb sets a new epoch.
@@ -171,8 +170,7 @@ class Seen(Generic[S]):
     records: Mapping[tuple[str, str], CheckpointRecord] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
+class Decision(Value, Generic[T]):
     """The result of a verb, and the request that makes its change; None if there is nothing to do."""
 
     result: T

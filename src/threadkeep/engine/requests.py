@@ -7,7 +7,7 @@ and in the requests of `verify`. If the storage cannot be reached, the request r
 instead.
 
     read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
-             ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage
+             ScanCheckpoints, ListThreads, FindThreadsOfRuns
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
 
@@ -17,7 +17,6 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
@@ -26,13 +25,13 @@ from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Corrupt
 from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMENT, WRITE, Access, Request
+from threadkeep.value import Value, field
 
 MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
 """What decoding a malformed row may raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedItems:
+class CachedItems(Value):
     """What the caller has cached, and a reply may leave out: these items of this epoch, the first `names` names."""
 
     epoch: int
@@ -40,8 +39,7 @@ class CachedItems:
     items: ItemCache
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRef:
+class CheckpointRef(Value):
     """Names a checkpoint: the one of this id, or the latest visible one of the namespace if `id` is None.
 
     `items` says whether to load its items and those of its writes, too.
@@ -52,8 +50,7 @@ class CheckpointRef:
     items: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRows:
+class CheckpointRows(Value):
     """The row of a checkpoint, None if it does not exist, and the rows of its writes, which may exist without it."""
 
     row: CheckpointRow | None
@@ -76,8 +73,7 @@ def ranges_of(found: CheckpointRows, nexts: Sequence[int]) -> list[ItemRange]:
     return ranges
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRows:
+class LoadedRows(Value):
     """Rows of one consistent state. `items` has stored bytes by id, among them the rows' names, range lists and labels.
 
     If the thread does not exist, `thread` is None and everything else is empty.
@@ -89,7 +85,6 @@ class LoadedRows:
     stored: tuple[ItemRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class LoadCheckpoints(Request[LoadedRows]):
     """Load checkpoints of a thread. The reply's `checkpoints` are in the order of `wanted`."""
 
@@ -99,7 +94,6 @@ class LoadCheckpoints(Request[LoadedRows]):
     cached: CachedItems | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class LoadSeveral(Request[tuple[LoadedRows, ...]]):
     """Load checkpoints of several threads: one reply for each of `loads`, in order.
 
@@ -111,7 +105,6 @@ class LoadSeveral(Request[tuple[LoadedRows, ...]]):
     loads: tuple[LoadCheckpoints, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class LoadItems(Request[LoadedRows]):
     """Load a thread's row and these items. Items that do not exist are missing from the reply.
 
@@ -132,7 +125,6 @@ class ItemSizes(NamedTuple):
     items: tuple[tuple[int, int, int, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class MeasureItems(Request[ItemSizes]):
     """Measure these items without sending them. Items that do not exist are missing from the reply."""
 
@@ -141,7 +133,6 @@ class MeasureItems(Request[ItemSizes]):
     ranges: tuple[ItemRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class LoadAncestors(Request[LoadedRows]):
     """Load a checkpoint and its ancestors, nearest first, at most `limit` rows. A cycle ends the list.
 
@@ -156,7 +147,6 @@ class LoadAncestors(Request[LoadedRows]):
     cached: CachedItems | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class LoadThreadRows(Request[LoadedRows]):
     """Load every checkpoint of a thread, including hidden ones, and writes whose checkpoint does not exist.
 
@@ -167,8 +157,7 @@ class LoadThreadRows(Request[LoadedRows]):
     key: ThreadKey
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedCheckpoint:
+class ScannedCheckpoint(Value):
     """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing.
 
     `family` is that of its thread. `damaged` says why its row cannot be read; None if it can. If not, only the
@@ -188,7 +177,6 @@ def damaged_scan(key: ThreadKey, ns: str | None, id: str | None, reason: str) ->
     return ScannedCheckpoint(key, row, None, damaged=reason)
 
 
-@dataclass(frozen=True, slots=True)
 class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
     """Find checkpoints, ordered by id, descending, then by thread and namespace; at most `limit`.
 
@@ -214,8 +202,7 @@ class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
     hidden: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListedThread:
+class ListedThread(Value):
     """A listed thread; `labels` are the stored bytes of its newest checkpoint's labels.
 
     Its row is as it is stored, and may be damaged: see `records.thread_problem`. If it cannot be read at all,
@@ -228,7 +215,6 @@ class ListedThread:
     cursor: tuple[Any, Any, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ListThreads(Request[tuple[ListedThread, ...]]):
     """List thread rows by `order`: updated, created or bytes, descending, or id, ascending; ties by kind and id.
 
@@ -249,7 +235,6 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     any_checkpoint: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
     """Find the threads that have a checkpoint or a write of one of these runs."""
 
@@ -259,30 +244,7 @@ class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
     runs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StorageSize:
-    """The size of the storage, including its overhead and everything else that is stored in it.
-
-    `parts` are the bytes by file (SQLite), by table with its indexes (PostgreSQL) or by server (Valkey). `free` are the
-    bytes of these that can be used again, `keys` is the number of keys on the servers; None if not known.
-    """
-
-    kind: str
-    bytes: int
-    parts: dict[str, int]
-    free: int | None = None
-    keys: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureStorage(Request[StorageSize | None]):
-    """Measure the storage; None if it is this process's memory."""
-
-    access: ClassVar[Access] = READ_ONE_STATEMENT._replace(subject="storage")
-
-
-@dataclass(frozen=True, slots=True)
-class NewLabels:
+class NewLabels(Value):
     """A set of labels that is new in its thread: its number in the shared lane, and its index entries."""
 
     n: int
@@ -315,7 +277,6 @@ class Batch(NamedTuple):
     drops_thread: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Commit(Request[None]):
     """Make a batch durable. If a commit was made and is repeated, that is a Conflict: read again to find out."""
 
@@ -323,7 +284,6 @@ class Commit(Request[None]):
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
 class CopyThread(Request[None]):
     """Copy all rows of a thread to another, inside the database. Ids stay the same.
 
@@ -340,7 +300,6 @@ class CopyThread(Request[None]):
     replaces: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ForkThread(Request[None]):
     """Create a thread from a batch and from items of another thread, which are copied inside the database.
 
@@ -355,7 +314,6 @@ class ForkThread(Request[None]):
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
 class DropThread(Request[None]):
     """Delete a thread and everything in it. Does nothing if it does not exist."""
 
@@ -363,7 +321,6 @@ class DropThread(Request[None]):
     key: ThreadKey
 
 
-@dataclass(frozen=True, slots=True)
 class Pause(Request[None]):
     """Wait before another try; the higher `attempt`, the longer."""
 

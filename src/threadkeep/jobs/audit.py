@@ -9,6 +9,7 @@ from typing import Any
 
 from threadkeep import clock
 from threadkeep.clock import now_ms
+from threadkeep.engine.health.requests import MeasureStorage
 from threadkeep.engine.history import audit
 from threadkeep.engine.history import sizes as engine_sizes
 from threadkeep.engine.history.audit import Activity, TracedWrite
@@ -16,7 +17,6 @@ from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.sizes import Sizes, Stats
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
-from threadkeep.engine.requests import MeasureStorage
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time

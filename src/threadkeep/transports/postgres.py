@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import random
@@ -133,7 +132,7 @@ class PostgresServer:
         """Create or migrate the schema, even if this Keep was opened with migrate=False."""
         if self.read_only:
             raise ReadOnly
-        self._options = replace(self._options, migrate=True)
+        self._options = self._options._replace(migrate=True)
         self._ready()
 
     def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002

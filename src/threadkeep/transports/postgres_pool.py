@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import psycopg
@@ -20,6 +19,7 @@ from threadkeep.transports.postgres_cursor import PostgresCursor, TimedConnectio
 from threadkeep.transports.postgres_errors import message_of
 from threadkeep.transports.postgres_lent_cursor import LentCursor
 from threadkeep.transports.postgres_own_pool import OwnPool
+from threadkeep.value import Value
 
 _LENT_SECONDS = 1.0
 _CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
@@ -29,8 +29,7 @@ AnyPool: TypeAlias = ConnectionPool[Any] | OwnPool
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresOptions:
+class PostgresOptions(Value):
     """How to use a server."""
 
     min_size: int

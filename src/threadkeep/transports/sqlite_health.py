@@ -19,8 +19,9 @@ from threadkeep.engine.health.requests import (
     IntegrityCheck,
     IntegrityProblem,
     LoadStorageFacts,
+    MeasureStorage,
+    StorageSize,
 )
-from threadkeep.engine.requests import MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.plan import Request
 

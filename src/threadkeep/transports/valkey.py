@@ -23,9 +23,9 @@ from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.calls import Call
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
-from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.health.requests import LoadStorageFacts, MeasureStorage, StorageSize
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.requests import Batch, MeasureStorage, StorageSize
+from threadkeep.engine.requests import Batch
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute

@@ -18,6 +18,7 @@ from threadkeep.engine.health.requests import (
     InspectThread,
     IntegrityCheck,
     ListStoredThreads,
+    MeasureStorage,
     ThreadEntry,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
@@ -52,7 +53,6 @@ from threadkeep.engine.requests import (
     LoadSeveral,
     LoadThreadRows,
     MeasureItems,
-    MeasureStorage,
     ScanCheckpoints,
     ScannedCheckpoint,
     ranges_of,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +38,7 @@ from threadkeep.backends.postgres.parameters import (
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
 from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoint
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
-from threadkeep.engine import memories
+from threadkeep.engine import health, memories
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange, union, unpack_range_list
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
@@ -54,17 +53,16 @@ from threadkeep.engine.requests import (
     LoadItems,
     LoadSeveral,
     LoadThreadRows,
-    MeasureStorage,
     ScanCheckpoints,
     ScannedCheckpoint,
-    StorageSize,
     ranges_of,
 )
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
+from threadkeep.value import Value
 
 if TYPE_CHECKING:
-    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.health.requests import IntegrityProblem, StorageSize
     from threadkeep.engine.memories.filters import FilterNode
     from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 
@@ -89,8 +87,7 @@ _ARRAY_HEADER = 20
 """Bytes before the first element of an array in binary form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Value):
     """One statement that answers a request, and the function that reads its rows.
 
     That function returns None if the request needs more statements.
@@ -439,7 +436,7 @@ class PostgresDialect(SqlBackend):
         assert loaded.thread is not None
         if found.thread is None or found.thread.epoch != loaded.thread.epoch:
             return None
-        return replace(loaded, items=loaded.items | found.items)
+        return loaded._replace(items=loaded.items | found.items)
 
     def load_items(self, request: LoadItems) -> Statement:
         """Return the load of items as one statement. It reads as another if the cached items are of another epoch."""
@@ -455,7 +452,7 @@ class PostgresDialect(SqlBackend):
                 return LoadedRows(None)
             thread = found.thread if request.unchecked else checked_thread(found.thread, request.key)
             if cached is not None and cached.epoch != thread.epoch:
-                return self.load_items(replace(request, cached=None))
+                return self.load_items(request._replace(cached=None))
             return LoadedRows(thread, (), found.items)
 
         return self._load_ranges(request.key, missing, lambda rows: parse_rows(request, lambda: read(rows)))
@@ -618,7 +615,7 @@ class PostgresDialect(SqlBackend):
                 return postgres.pgvector.search_vectors(db, request, schema)
             if isinstance(request, memories.requests.LoadVectorChanges):
                 return postgres.pgvector.load_vector_changes(db, request)
-        if isinstance(request, MeasureStorage):
+        if request.access.subject == "storage" and isinstance(request, health.requests.MeasureStorage):
             return self._measure_storage(cursor)
         return super().answer(cursor, request)
 
@@ -626,7 +623,7 @@ class PostgresDialect(SqlBackend):
         parts: dict[str, int] = dict(
             cursor.rows(self.sql["storage-size"], {"table": self.qualified_name("tk_threads")})
         )
-        return StorageSize("postgresql", sum(parts.values()), parts)
+        return health.requests.StorageSize("postgresql", sum(parts.values()), parts)
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""

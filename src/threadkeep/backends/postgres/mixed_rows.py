@@ -7,7 +7,6 @@ and says what is wrong with it. `read_checkpoints` is the same for rows that are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from json import JSONDecoder
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -32,15 +31,15 @@ _INTS = {int}
 _LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS, _FACTS = 10, 1, 9, 11, 22, 23
 
 
-@dataclass(slots=True)
 class RowsByKind:
     """Rows by kind. A checkpoint or write comes with the position of the request's entry that it answers."""
 
-    thread: ThreadRow | None = None
-    checkpoints: list[tuple[int, CheckpointRow]] = field(default_factory=list)
-    writes: list[tuple[int, WriteRow]] = field(default_factory=list)
-    items: dict[ItemId, bytes] = field(default_factory=dict)
-    stored: list[ItemRange] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.thread: ThreadRow | None = None
+        self.checkpoints: list[tuple[int, CheckpointRow]] = []
+        self.writes: list[tuple[int, WriteRow]] = []
+        self.items: dict[ItemId, bytes] = {}
+        self.stored: list[ItemRange] = []
 
 
 def split_by_kind(dialect: SqlBackend, rows: Iterable[Row]) -> RowsByKind:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from threadkeep.engine import memories
@@ -34,19 +33,18 @@ pack_float = struct.Struct("!d").pack
 """Return a float as a DOUBLE."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TypedSql:
-    """A statement with $1, $2, …, and the types of these; it is equal to itself only."""
+    """A statement with $1, $2, …, and the types of these; it is equal to itself only.
 
-    text: bytes
-    types: tuple[int, ...]
-    keeps_plan: bool = False
-    """Whether a plan for all values is as good as one for these values."""
-    formats: tuple[int, ...] = field(init=False)
-    """1 for a parameter in binary form, 0 for text, which may be of an unknown type."""
+    `keeps_plan` says whether a plan for all values is as good as one for these values. `formats` has 1 for a parameter
+    in binary form, 0 for text, which may be of an unknown type.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "formats", tuple(int(type != UNKNOWN) for type in self.types))
+    __slots__ = ("formats", "keeps_plan", "text", "types")
+
+    def __init__(self, text: bytes, types: tuple[int, ...], *, keeps_plan: bool = False) -> None:
+        self.text, self.types, self.keeps_plan = text, types, keeps_plan
+        self.formats = tuple(int(type != UNKNOWN) for type in types)
 
 
 def array_type(kind: str) -> int:

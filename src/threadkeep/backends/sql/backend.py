@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -31,6 +30,7 @@ from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
+from threadkeep.value import Value
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem
@@ -300,8 +300,7 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class SqlContext:
+class SqlContext(Value):
     """A dialect, and the cursor that runs its SQL: what the function for a request works with."""
 
     dialect: SqlBackend

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
@@ -32,13 +31,11 @@ _MAX_TAGS = 8
 """A query compares at most so many tags. The engine compares all of them again anyway."""
 
 
-@dataclass(slots=True)
 class Conditions:
     """The WHERE clause of a query: SQL blocks joined by AND, and their values."""
 
-    dialect: SqlBackend
-    values: dict[str, Any]
-    blocks: list[str] = field(default_factory=list)
+    def __init__(self, dialect: SqlBackend, values: dict[str, Any], *blocks: str) -> None:
+        self.dialect, self.values, self.blocks = dialect, values, [*blocks]
 
     def add(self, block: str, **values: Any) -> None:
         """Add a condition, unless one of its values is None."""

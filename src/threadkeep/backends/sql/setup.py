@@ -6,16 +6,15 @@ The plans decide. A transport executes their statements one by one, and puts a m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from threadkeep.backends.sql.rows import Row, Values
 from threadkeep.plan import WRITE, Access, Request
+from threadkeep.value import field
 
 Blocks = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class SetupStatement(Request[list[Row]]):
     """Execute one statement; the reply is its rows.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -136,7 +135,7 @@ class ValkeyLists:
             for each in with_labels
         ]
         labels = dict(zip([each.row.key for each in with_labels], executor.calls(calls), strict=True))
-        return [replace(each, labels=labels.get(each.row.key)) for each in listed]
+        return [each._replace(labels=labels.get(each.row.key)) for each in listed]
 
     def drop_expired(self, executor: CallExecutor, keys: Iterable[ThreadKey]) -> None:
         """Delete the entries of threads that have expired, unless this Keep must not change anything."""

@@ -250,7 +250,7 @@ async def _repair_graph(
     op = _put(state, target[0], parent[1] if parent else None, id, stamp, _metadata(rebuilder, target, base))
     op.rest = scan.records[target].rest if target in scan.records else None
     recent = {parent: scan.records[parent]} if parent is not None else {}
-    staging = CheckpointStaging(replace(rebuilder.head, recent=recent), {})
+    staging = CheckpointStaging(rebuilder.head._replace(recent=recent), {})
     result(staging.take(op))
     batch = staging.batch()
     assert batch is not None

@@ -1,4 +1,4 @@
-"""Requests to check, inspect and compact a storage. Their guarantees are those of `engine.requests`.
+"""Requests to check, inspect, measure and compact a storage. Their guarantees are those of `engine.requests`.
 
 They return data as it is stored. A row that cannot be read does not hide the others: it becomes an `UnreadableRow`.
 """
@@ -6,14 +6,15 @@ They return data as it is stored. A row that cannot be read does not hide the ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
-from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
+from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
+from threadkeep.value import Value, field
 
 if TYPE_CHECKING:
     from threadkeep.engine.memories.namespaces import MemoryKey
@@ -45,7 +46,6 @@ class ThreadEntry(NamedTuple):
     unreadable: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
     """List about `limit` stored threads by id, after the cursor of the last page. An empty page is the end."""
 
@@ -71,8 +71,7 @@ def fixed_columns(*stored: Any) -> FixedColumns | None:
     return FixedColumns(*stored) if all(type(each) is int for each in stored) else None
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedThread:
+class InspectedThread(Value):
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
     `exists` is whether the thread has a row. That may be damaged, or be the row of another thread: see
@@ -96,7 +95,6 @@ class InspectedThread:
     fixed: FixedColumns | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class InspectThread(Request[InspectedThread]):
     """Read all rows of a thread as they are stored, without its state."""
 
@@ -123,8 +121,7 @@ class StoredMemory(NamedTuple):
     words: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMemoryPage:
+class StoredMemoryPage(Value):
     """A page of memories. `cursor` is the cursor for the next page, None at the end."""
 
     memories: tuple[StoredMemory, ...]
@@ -132,7 +129,6 @@ class StoredMemoryPage:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class InspectMemories(Request[StoredMemoryPage]):
     """Read about `limit` memories of a tenant as they are stored, expired ones included, after the cursor `after`."""
 
@@ -149,7 +145,6 @@ class IntegrityProblem(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
 class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
     """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant.
 
@@ -160,7 +155,6 @@ class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class LoadStorageFacts(Request[Mapping[str, Any]]):
     """Read the settings and the state of the storage, its driver and the machine, for `threadkeep.jobs.doctor`."""
 
@@ -168,6 +162,26 @@ class LoadStorageFacts(Request[Mapping[str, Any]]):
 
 
 @dataclass(frozen=True, slots=True)
+class StorageSize:
+    """The size of the storage, including its overhead and everything else that is stored in it.
+
+    `parts` are the bytes by file (SQLite), by table with its indexes (PostgreSQL) or by server (Valkey). `free` are the
+    bytes of these that can be used again, `keys` is the number of keys on the servers; None if not known.
+    """
+
+    kind: str
+    bytes: int
+    parts: dict[str, int]
+    free: int | None = None
+    keys: int | None = None
+
+
+class MeasureStorage(Request[StorageSize | None]):
+    """Measure the storage; None if it is this process's memory."""
+
+    access: ClassVar[Access] = READ_ONE_STATEMENT._replace(subject="storage")
+
+
 class CompactStorage(Request[tuple[int, int]]):
     """Return unused space to the system. The reply is the size of the storage in bytes, before and after.
 
@@ -188,7 +202,6 @@ class FilesState(NamedTuple):
     remains: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class CleanFiles(Request[FilesState]):
     """Remove what deleted rows left in the files of the storage, as far as the storage can do that."""
 

@@ -6,7 +6,6 @@ The row is rebuilt if it is damaged, and corrected if it does not match the othe
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from threadkeep.engine.commit import Decision, Seen, commit
@@ -77,7 +76,7 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
         if fixed is None:
             raise Corrupt(f"the row of {scan.where} cannot be rebuilt: not even its version can be read")
         empty = ThreadRow(scan.key, fixed.epoch, fixed.rev, (), fixed.created, fixed.created, family=scan.family)
-        scan = scan_thread(scan.key, replace(scan.inspected, thread=empty))
+        scan = scan_thread(scan.key, scan.inspected._replace(thread=empty))
         times = [record.row.time for record in scan.records.values()]
         times += [task.row.time for tasks in scan.tasks.values() for task in tasks]
         updated = max(times, default=fixed.created)

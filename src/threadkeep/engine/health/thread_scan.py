@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
@@ -260,7 +260,7 @@ def _scan_thread_row(scan: ThreadScan, row: ThreadRow) -> None:
     if row.key != scan.key:
         scan.inspected = InspectedThread(exists=True)
     else:
-        scan.inspected = replace(scan.inspected, thread=current_facts(row) if is_plausible(row) else None)
+        scan.inspected = scan.inspected._replace(thread=current_facts(row) if is_plausible(row) else None)
 
 
 def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:

@@ -7,7 +7,7 @@ the messages that a checkpoint appended are reported instead, as its run log lis
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -188,7 +188,7 @@ async def _load_values(rows: ThreadRows, slots: Sequence[Slot]) -> list[Any]:
     Their items do not enter the thread's cache.
     """
     cache = await _load_items(rows, [each for slot in slots for each in slot.ranges])
-    head = replace(rows.head, cache=cache)
+    head = rows.head._replace(cache=cache)
     return [_value_or_error(head, slot) for slot in slots]
 
 

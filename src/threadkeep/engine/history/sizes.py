@@ -11,19 +11,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from threadkeep.engine.commit import check_epoch, read_consistently
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, subtract, union
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
-from threadkeep.engine.requests import MeasureItems, StorageSize
+from threadkeep.engine.requests import MeasureItems
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Corrupt
+
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import StorageSize
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
 """What bytes are used for.

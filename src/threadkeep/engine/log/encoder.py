@@ -10,7 +10,6 @@ there are objects in it, Python code runs in between: then its containers are co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -19,6 +18,7 @@ import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 
 from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, LARGE, POSITIONAL, TEXT
+from threadkeep.value import Value
 
 try:
     OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
@@ -31,8 +31,7 @@ except AttributeError as error:
 _LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
-@dataclass(frozen=True, slots=True)
-class LargeValue:
+class LargeValue(Value):
     """Stands for a value of metadata that is stored outside of its row: the tag and a digest of it, and its size."""
 
     tag: bytes

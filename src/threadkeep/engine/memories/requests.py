@@ -11,12 +11,12 @@ A backend may return memories that do not match a filter, but must not omit one 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
+from threadkeep.value import Value, field
 
 _READ = READ._replace(subject="memories")
 _READ_ONE_STATEMENT = READ_ONE_STATEMENT._replace(subject="memories")
@@ -48,7 +48,6 @@ class NewMemory(NamedTuple):
     words: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class WriteMemories(Request[None]):
     """Store and delete memories in one transaction. A memory that exists and has not expired keeps its `created`."""
 
@@ -61,7 +60,6 @@ class WriteMemories(Request[None]):
     """Whether to delete a memory of `deletes` only if it has expired."""
 
 
-@dataclass(frozen=True, slots=True)
 class RefreshMemories(Request[None]):
     """Restart the ttl of memories that have one."""
 
@@ -71,7 +69,6 @@ class RefreshMemories(Request[None]):
     now: int
 
 
-@dataclass(frozen=True, slots=True)
 class SweepMemories(Request[int]):
     """Delete at most `limit` expired memories, of all tenants. Return the number deleted."""
 
@@ -80,7 +77,6 @@ class SweepMemories(Request[int]):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
 class GetMemories(Request[tuple[MemoryRow | None, ...]]):
     """Get memories by key; None for each that does not exist."""
 
@@ -90,7 +86,6 @@ class GetMemories(Request[tuple[MemoryRow | None, ...]]):
     now: int
 
 
-@dataclass(frozen=True, slots=True)
 class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
     """Get memories by number, all below one prefix; those that no longer exist are missing from the result."""
 
@@ -105,7 +100,6 @@ Position: TypeAlias = tuple[int, Namespace, str]
 """A position in the order of `ListMemories`: time of the last update, namespace, key."""
 
 
-@dataclass(frozen=True, slots=True)
 class ListMemories(Request[tuple[MemoryRow, ...]]):
     """List at most `limit` memories below a prefix, after `after`: last updated first, then by namespace and key."""
 
@@ -119,7 +113,6 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
     filter: FilterNode = EVERYTHING
 
 
-@dataclass(frozen=True, slots=True)
 class ListNamespaces(Request[tuple[Namespace, ...]]):
     """List at most `limit` namespaces below a prefix that have memories, in order, after `after`."""
 
@@ -131,7 +124,6 @@ class ListNamespaces(Request[tuple[Namespace, ...]]):
     after: Namespace | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class CountMemories(Request[int]):
     """Count the memories of a tenant."""
 
@@ -140,7 +132,6 @@ class CountMemories(Request[int]):
     now: int
 
 
-@dataclass(frozen=True, slots=True)
 class FindMatching(Request[frozenset[int]]):
     """Find the numbers of the memories below a prefix that may match a filter."""
 
@@ -151,7 +142,6 @@ class FindMatching(Request[frozenset[int]]):
     filter: FilterNode
 
 
-@dataclass(frozen=True, slots=True)
 class FindExpired(Request[frozenset[int]]):
     """Find the numbers of the memories below a prefix that have expired but are still stored."""
 
@@ -185,7 +175,6 @@ class WordMatches(NamedTuple):
     is_all: bool
 
 
-@dataclass(frozen=True, slots=True)
 class SearchFullText(Request[WordMatches]):
     """Find the memories below a prefix that contain at least one of these words: at least the `limit` best ones.
 
@@ -215,8 +204,7 @@ NO_VECTORS = (0, 0)
 """The version of a partition that has no vectors, or of which the caller has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionChanges:
+class PartitionChanges(Value):
     """What changed in a partition of vectors.
 
     `version` is its new version, two numbers: one grows when vectors are stored, the other when some are removed. Both
@@ -233,7 +221,6 @@ class PartitionChanges:
     large: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     """Load what changed in partitions whose version differs from `since`: one partition, or all if `partition` is None.
 
@@ -265,7 +252,6 @@ class NearestMemories(NamedTuple):
     is_all: bool
 
 
-@dataclass(frozen=True, slots=True)
 class SearchVectors(Request[NearestMemories]):
     """Find at most `limit` memories below a prefix whose vectors are nearest, in a storage that has large partitions.
 
@@ -284,7 +270,6 @@ class SearchVectors(Request[NearestMemories]):
     filter: FilterNode = EVERYTHING
 
 
-@dataclass(frozen=True, slots=True)
 class CreateVectorIndex(Request[None]):
     """Create an index for vectors of `dims` dimensions, if the storage supports one."""
 

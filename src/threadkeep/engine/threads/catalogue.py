@@ -6,7 +6,7 @@ It reads thread rows only, unless metadata is compared with any checkpoint of a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -91,12 +91,12 @@ async def list_threads(
     left.
     """
     if after is not None:
-        query = replace(query, after=await _find_cursor(query, after))
+        query = query._replace(after=await _find_cursor(query, after))
     found: list[ThreadInfo] = []
     damaged: list[str] = []
     while len(found) < query.limit:
         size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
-        listed = await replace(query, limit=size)
+        listed = await query._replace(limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
         for each in named:
             try:
@@ -106,7 +106,7 @@ async def list_threads(
                 damaged.append(f"thread {each.row.key.id!r} is damaged and left out of a filtered list: {error}")
         if len(listed) < size:
             break
-        query = replace(query, after=_next_page(listed[-1], query.order))
+        query = query._replace(after=_next_page(listed[-1], query.order))
     return ThreadPage(found[: query.limit], damaged)
 
 
@@ -118,7 +118,7 @@ def _next_page(last: ListedThread, order: str) -> tuple[Any, Any, Any]:
 
 async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str]:
     """The current position of a thread in the order of the query."""
-    by_id = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
+    by_id = query._replace(order="id", prefix=id, status=None, tags=(), limit=8, after=None)
     named = [thread_info(each) for each in await by_id if each.row.key.id == id]
     if not named:
         raise ValueError(f"after={id!r}: thread not found; if it was deleted, pass its ThreadInfo instead of its id")

@@ -10,7 +10,6 @@ Two calls that cache the same thread at once may drop each other's additions. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from threadkeep.engine.identity import ThreadKey, from_bytes
@@ -32,6 +31,7 @@ from threadkeep.engine.log.records import (
 )
 from threadkeep.engine.requests import CachedItems, LoadedRows
 from threadkeep.errors import Corrupt
+from threadkeep.value import Value, field
 
 _HEAD_SIZE = 4096
 """What a head costs in memory besides its items, roughly."""
@@ -40,8 +40,7 @@ _MAX_RECENT, _MAX_RECENT_OF_NAMESPACE = 32, 2
 """How many decoded checkpoints a head keeps: they are the parents that the next puts will name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Value):
     """A thread as this process last read or wrote it; `row` is None if the thread is known not to exist."""
 
     key: ThreadKey
@@ -128,7 +127,7 @@ class Head:
             item = self.cache.get(item_id)
             if item is not None:
                 cache.add(item_id, item)
-        return replace(self, cache=cache)
+        return self._replace(cache=cache)
 
 
 def _no_new_names(name: str) -> int:

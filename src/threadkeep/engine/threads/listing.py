@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
@@ -21,14 +20,14 @@ from threadkeep.engine.threads.checkpoints import CheckpointState, get_many, get
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import MetadataFilter
 from threadkeep.errors import Corrupt
+from threadkeep.value import Value
 
 _FIRST_SLICE, _MAX_SLICE = 16, 1024
 _CheckpointAt: TypeAlias = tuple[ThreadKey, str, str]
 """The thread, namespace and id of a checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListQuery:
+class ListQuery(Value):
     """Which checkpoints to list, and how many more of them; all if `limit` is None."""
 
     scan: ScanCheckpoints
@@ -84,7 +83,7 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     if query.limit == 0:
         return ListPage([], None, [])
     size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
-    scanned = await replace(query.scan, limit=size)
+    scanned = await query.scan._replace(limit=size)
     damaged: dict[_CheckpointAt, str] = {}
     chosen = _choose(scanned, query.filter, damaged)[: query.limit]
     states = await _load_states(heads, codec, chosen, damaged)
@@ -93,8 +92,8 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     if len(scanned) < size or left == 0:
         return ListPage(states, None, reasons)
     last = scanned[-1]
-    scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=min(size * 2, _MAX_SLICE))
-    return ListPage(states, replace(query, scan=scan, limit=left), reasons)
+    scan = query.scan._replace(after=(last.row.id, last.key.id, last.row.ns), limit=min(size * 2, _MAX_SLICE))
+    return ListPage(states, query._replace(scan=scan, limit=left), reasons)
 
 
 def _place(found: ScannedCheckpoint) -> _CheckpointAt:

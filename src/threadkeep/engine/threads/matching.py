@@ -7,7 +7,7 @@ metadata. Hidden checkpoints count, because they hold data too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -85,7 +85,7 @@ async def _count(
     key: ThreadKey, wanted: Mapping[str, Any], scan: ScanCheckpoints, *, stops_at_match: bool = False
 ) -> _Count:
     """Count the checkpoints of a scan, in slices that grow. A damaged row does not match; Corrupt if no other does."""
-    scan = replace(scan, limit=min(scan.limit, _SLICE), hidden=True)
+    scan = scan._replace(limit=min(scan.limit, _SLICE), hidden=True)
     matching = checkpoints = 0
     filter = listing.ScanFilter(wanted)
     damage: Corrupt | None = None
@@ -100,7 +100,7 @@ async def _count(
         if len(found) < scan.limit or (stops_at_match and matching):
             break
         last = found[-1].row
-        scan = replace(scan, after=(last.id, key.id, last.ns), limit=min(4 * scan.limit, _SLICE))
+        scan = scan._replace(after=(last.id, key.id, last.ns), limit=min(4 * scan.limit, _SLICE))
     if damage is not None and not matching:
         raise damage
     return _Count(matching, checkpoints)
