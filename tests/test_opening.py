@@ -24,6 +24,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from conftest import BACKENDS, Backend
 from processes import run, run_concurrently
 from threadkeep import errors
+from threadkeep.transports.sqlite import SqliteFile
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -944,3 +945,16 @@ def test_in_memory_saver_and_a_memory_keep_agree(url: str) -> None:
             assert ours.put(given) == theirs.put(given)
         assert list_ids(ours.saver) == list_ids(theirs.saver)
         assert values_of(ours.saver) == values_of(theirs.saver)
+
+
+def test_a_read_after_setup_uses_the_connection_that_set_the_file_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    connect = SqliteFile._connect
+    monkeypatch.setattr(SqliteFile, "_connect", lambda self: (opened.append("connection"), connect(self))[1])
+    with threadkeep.open(f"sqlite:///{tmp_path}/a.db") as keep:
+        _ = keep.setup()
+        _ = keep.setup()
+        assert keep.checkpointer.get_tuple({"configurable": {"thread_id": "t"}}) is None
+    assert opened == ["connection"]

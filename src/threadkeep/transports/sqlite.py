@@ -105,6 +105,7 @@ class SqliteFile:
         forks.watch(self)
 
     def _start(self) -> None:
+        self._is_set_up = False
         self._writer: apsw.Connection | None = None
         self._at_once: apsw.Cursor | None = None
         self._drops = 0
@@ -115,12 +116,15 @@ class SqliteFile:
         self._paused = False
 
     def setup(self) -> None:
-        """Create or migrate the schema now instead of at first use."""
+        """Create or migrate the schema now instead of at first use. The next read uses the same connection."""
         with self._busy():
-            if not self.read_only:
-                self._open_writer()
-            elif not self._readers:
-                self._readers.append(self._new_reader())
+            if self._is_set_up:
+                return
+            stamp = _stamp(self._path)
+            reader = self._new_reader() if self.read_only else _reader(self._prepared(), stamp)
+            self._is_set_up = True
+            with self._lock:
+                self._readers.append(reader)
 
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the file states. Change nothing."""
@@ -138,6 +142,7 @@ class SqliteFile:
         if self.read_only:
             raise ReadOnly
         self._schema_use = SchemaUse()
+        self._is_set_up = False
         self.setup()
 
     def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:
@@ -267,7 +272,7 @@ class SqliteFile:
     def _open_at_once(self) -> apsw.Cursor | None:
         """Open the connection for `try_write`, once the file has been set up. It does not wait for locks."""
         with self._lock:
-            if self._writer is None or self._closed or self._paused or self._at_once is not None:
+            if not self._is_set_up or self.read_only or self._closed or self._paused or self._at_once is not None:
                 return self._at_once
             connection = self._connect()
             connection.set_busy_timeout(0)
@@ -398,7 +403,7 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
-        return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
+        return _reader(connection, stamp)
 
     def _needs_migration(self, found: SchemaVersions) -> bool:
         return needs_migration(found, self._schema_use, database=str(self._path))
@@ -409,14 +414,20 @@ class SqliteFile:
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
             if self._writer is None:
-                connection = self._connect()
-                try:
-                    self._prepare(connection)
-                except BaseException:
-                    connection.close()
-                    raise
-                self._writer = connection
+                self._writer = self._prepared()
             return self._writer
+
+    def _prepared(self) -> apsw.Connection:
+        """Return a new connection to the file, which has our settings and schema from now on."""
+        with self._lock:
+            connection = self._connect()
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._is_set_up = True
+            return connection
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
@@ -494,6 +505,11 @@ def _stamp(path: Path) -> _Stamp:
     """Return something that changes whenever somebody writes the file."""
     found = path.stat() if _exists(path) else None
     return (found.st_mtime_ns, found.st_size, found.st_ino, _size(f"{path}-wal")) if found else ()
+
+
+def _reader(connection: apsw.Connection, stamp: _Stamp | None) -> _SqliteCursor:
+    """Return a cursor for reads. A file that was opened as immutable is opened again when its stamp changes."""
+    return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
