@@ -15,7 +15,7 @@ from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.engine.identity import pack_id, unpack_id
 from threadkeep.engine.log import itemlog, records
 from threadkeep.engine.log.codec import unpack
-from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.msgpack import LIST, WHOLE
 from threadkeep.engine.log.records import (
     CheckpointRecord,
@@ -26,6 +26,7 @@ from threadkeep.engine.log.records import (
     WriteEntry,
     WriteRow,
 )
+from threadkeep.errors import Corrupt
 
 NAMES = ["messages", "status", "agent", "tools", "é", "\ud800", "branch:to:agent"]
 FAMILY = 0x1234ABCD
@@ -265,3 +266,22 @@ def test_the_index_of_writes_is_read_as_json(entries: Any) -> None:
     found = _outcome(lambda: SqliteDialect().write_row(row).index)
     assert found == expected
     assert sql_backend.SqlBackend.write_row is SqliteDialect.write_row
+
+
+@pytest.mark.parametrize("head", [b"\xe0" + (1 << 40).to_bytes(8, "little"), b"\xa0" + (1 << 31).to_bytes(4, "little")])
+@pytest.mark.parametrize("as_group", [False, True])
+def test_a_frame_that_states_more_bytes_than_an_item_may_hold_is_refused(head: bytes, *, as_group: bool) -> None:
+    at, item = ItemId(3, 0), itemlog.Item(b"a" * 1000, 2 if as_group else 1)
+    intact = itemlog.seal_item(at, item, 7)
+    assert [data for _, data, _ in itemlog.unseal_items({at: intact}, {}, "thread 't'", 7)] == [item.data]
+    forged = itemlog.reseed(intact[: 6 if as_group else 5] + head + b"\0" * 20, itemlog._item_seed(at, 7))
+    with pytest.raises(Corrupt, match="more than an item may hold"):
+        itemlog.unseal_items({at: forged}, {}, "thread 't'", 7)
+
+
+def test_a_frame_that_states_no_size_is_refused() -> None:
+    at = ItemId(3, 0)
+    intact = itemlog.seal_item(at, itemlog.Item(b"a" * 1000), 7)
+    forged = itemlog.reseed(intact[:5] + b"\0\x58" + b"\0" * 20, itemlog._item_seed(at, 7))
+    with pytest.raises(Corrupt, match="content size"):
+        itemlog.unseal_items({at: forged}, {}, "thread 't'", 7)

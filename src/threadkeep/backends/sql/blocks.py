@@ -23,6 +23,8 @@ def read_blocks(*names: str) -> Mapping[str, str]:
     blocks = {block: sql for name in names for block, sql in _read_file(name)}
 
     def expand(sql: str) -> str:
+        if "{" not in sql:
+            return sql
         expanded = _USE.sub(lambda use: _fill_in(blocks.get(use[1], use[0]), use[2]), sql)
         return expanded if expanded == sql else expand(expanded)
 
@@ -39,4 +41,6 @@ def _read_file(name: str) -> list[tuple[str, str]]:
 
 
 def _strip_comments(sql: str) -> str:
+    if "--" not in sql:
+        return sql.strip()
     return "\n".join(line for line in sql.strip().splitlines() if not line.startswith("--"))

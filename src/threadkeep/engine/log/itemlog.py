@@ -45,6 +45,8 @@ _DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"
 """The files of the dictionaries, by compression. Stored items need the exact bytes that they were written with."""
 _COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
+_LONG_FRAME = b"\x80"
+"""A zstd frame whose first byte is less states at most 65,791 bytes, or no size: then decompression refuses it."""
 _WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
 
 
@@ -92,7 +94,7 @@ class _Compression:
         self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         self._compressors: list[zstandard.ZstdCompressor] = []
-        self._decompressors: list[zstandard.ZstdDecompressor] = []
+        self.decompressors: list[zstandard.ZstdDecompressor] = []
 
     def compress(self, data: bytes) -> bytes:
         worker = (
@@ -118,18 +120,26 @@ class _Compression:
         return prepared
 
     def decompress(self, data: bytes) -> bytes:
-        size = zstandard.get_frame_parameters(data, format=self._format).content_size
-        if size > 2 * CHUNK:
-            raise zstandard.ZstdError(f"{size} bytes are more than an item may hold")
-        worker = (
-            self._decompressors.pop()
-            if self._decompressors
-            else zstandard.ZstdDecompressor(dict_data=self._dict, format=self._format)
-        )
+        if data[:1] >= _LONG_FRAME:
+            self.check_size(data)
+        worker = self.take_decompressor()
         try:
             return worker.decompress(data)
         finally:
-            self._decompressors.append(worker)
+            self.decompressors.append(worker)
+
+    def check_size(self, data: bytes) -> None:
+        """Raise ZstdError if more bytes would be allocated than an item may hold."""
+        size = zstandard.get_frame_parameters(data, format=self._format).content_size
+        if size > 2 * CHUNK:
+            raise zstandard.ZstdError(f"{size} bytes are more than an item may hold")
+
+    def take_decompressor(self) -> zstandard.ZstdDecompressor:
+        """Return a context that no other thread has. Append it to `decompressors` afterwards."""
+        try:
+            return self.decompressors.pop()
+        except IndexError:
+            return zstandard.ZstdDecompressor(dict_data=self._dict, format=self._format)
 
 
 @cache
@@ -244,10 +254,11 @@ def unseal_items(
 ) -> list[tuple[ItemId, bytes, int]]:
     """Unseal the items that are not `cached` (bytes by lane and n), as (id, data, elements).
 
-    Does what `unseal_item` does in one call for each item of the usual format, that of its decompression.
+    Does what `unseal_item` does, without a Python call for each item of the usual format.
     """
     usual, at, unsealed = _compression(_ZSTD_DICTIONARY), ItemId(0, 0), list[tuple[ItemId, bytes, int]]()
-    decompress, crc32 = usual.decompress, zlib.crc32
+    worker, crc32, from_bytes, add = usual.take_decompressor(), zlib.crc32, int.from_bytes, unsealed.append
+    decompress = worker.decompress
     try:
         for at, payload in stored.items():
             lane, n = at
@@ -257,11 +268,15 @@ def unseal_items(
                 unsealed.append((at, *unseal_item(at, payload, where, family)))
                 continue
             body, seed = payload[5:], (lane * 0x9E3779B1 + n) & 0xFFFFFFFF ^ family ^ _USUAL_SEED
-            if int.from_bytes(payload[1:5], "little") != crc32(body, seed):
+            if from_bytes(payload[1:5], "little") != crc32(body, seed):
                 unseal_item(at, payload, where, family)  # raises the error
-            unsealed.append((at, decompress(body), 1))
+            if payload[5] >= _LONG_FRAME[0]:
+                usual.check_size(body)
+            add((at, decompress(body), 1))
     except (zstandard.ZstdError, MemoryError, TypeError) as error:
         raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
+    finally:
+        usual.decompressors.append(worker)
     return unsealed
 
 
