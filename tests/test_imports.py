@@ -26,6 +26,10 @@ keep.close()
 """
 
 
+MOST_MODULES = 56
+"""How many modules of ours a program may import until it has read a thread. Each takes 0.1 ms or more."""
+
+
 class Loop:
     """An object that can refer to itself."""
 
@@ -63,6 +67,29 @@ def test_opening_and_reading_a_file_imports_nothing_for_other_verbs_and_database
     } == set()
     assert ours(found, "jobs.", "transfer", "cli", "engine.health.", "engine.history", "engine.cube.") == []
     assert ours(found, "engine.memories.", "backends.sql.memories", "backends.sql.health", "backends.postgres") == []
+    assert (
+        ours(found, "engine.commit", "engine.threads.staging", "engine.threads.listing", "backends.sql.commits") == []
+    )
+    assert len(ours(found, "")) <= MOST_MODULES
+
+
+def test_opening_and_reading_a_file_defines_no_dataclass_of_ours(tmp_path: Path) -> None:
+    code = f"""
+import dataclasses
+made = []
+define = dataclasses.dataclass
+def count(cls=None, /, **options):
+    made.append(sys._getframe(1).f_globals["__name__"])
+    return define(cls, **options)
+dataclasses.dataclass = count
+{OPEN_AND_READ}
+print([name for name in made if name.startswith("threadkeep")], file=sys.stderr)
+"""
+    program = f"import sys\nimport threadkeep\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"sqlite:///{tmp_path}/a.db"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip().endswith("[]")
 
 
 def test_opening_a_server_imports_no_code_for_memories_and_health() -> None:

@@ -22,7 +22,6 @@ from threadkeep.drivers.runner import (
     new_future,
 )
 from threadkeep.engine import cube, memories, threads
-from threadkeep.engine.commit import Staged
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
@@ -30,11 +29,12 @@ from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, Conflict, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, send, try_call
-from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 if TYPE_CHECKING:
+    from threadkeep.engine.commit import Staged
     from threadkeep.engine.memories.plans import VectorCache
     from threadkeep.engine.memories.requests import WriteMemories
+    from threadkeep.work import OnProgress, Work, WorkStep
 
 _DONE = Reply()
 S = TypeVar("S")
@@ -264,6 +264,8 @@ class Session:
         return cast("T", result(step))
 
     def _run_step(self, step: WorkStep, on_progress: OnProgress | None) -> Any:
+        from threadkeep.work import Blocking, Progress, Read  # noqa: PLC0415 - only jobs need it
+
         if isinstance(step, Progress):
             return on_progress(*step) if on_progress else None
         if isinstance(step, Read):
@@ -284,6 +286,8 @@ class Session:
         return cast("T", result(step))
 
     async def _arun_step(self, step: WorkStep, on_progress: OnProgress | None) -> Any:
+        from threadkeep.work import Blocking, Progress, Read  # noqa: PLC0415 - only jobs need it
+
         if isinstance(step, Progress):
             return on_progress(*step) if on_progress else None
         if isinstance(step, Read):

@@ -12,6 +12,7 @@ the start of every process. Defining a Value takes 0.01 ms, and making one as lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 T = TypeVar("T")
@@ -29,6 +30,10 @@ def field(*, default_factory: Callable[[], T]) -> T:
     return cast("T", _Made(default_factory))
 
 
+_MISSING = object()
+"""Stands for the default of a field that has none."""
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class _ValueType(type):
     """Makes a slot of each annotated name, except those that are annotated as ClassVar."""
@@ -42,7 +47,8 @@ class _ValueType(type):
         made = super().__new__(cls, name, bases, {**namespace, "__slots__": own}, **options)
         made._fields = (*getattr(made, "_fields", ()), *own)
         made._defaults = {**getattr(made, "_defaults", {}), **defaults}  # type: ignore[attr-defined]
-        made._setters = tuple(getattr(made, each).__set__ for each in made._fields)  # type: ignore[attr-defined]
+        made._setters = tuple([getattr(made, each).__set__ for each in made._fields])  # type: ignore[attr-defined]
+        made._set_defaults()  # type: ignore[attr-defined]
         return made
 
 
@@ -52,19 +58,33 @@ class Value(metaclass=_ValueType):
     _fields: ClassVar[tuple[str, ...]]
     _defaults: ClassVar[dict[str, Any]]
     _setters: ClassVar[tuple[Callable[[Any, Any], None], ...]]
+    _row: ClassVar[tuple[Any, ...]]
+    """The default of each field."""
+    _least: ClassVar[int]
+    """How many fields there are, up to the last one whose default must be made or that has none."""
+    _most: ClassVar[int]
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Set all fields. Makes no call if all are given by position, one if not."""
-        setters = self._setters
-        if len(values) != len(setters) or named:
+        """Set all fields. Makes no Python call if they are given by position, except for defaults that are made."""
+        count = len(values)
+        if named or not self._least <= count <= self._most:
             values = _complete(type(self), values, named)
-        for set_field, value in zip(setters, values, strict=True):
+        elif count < self._most:
+            values += self._row[count:]
+        for set_field, value in zip(self._setters, values, strict=True):
             set_field(self, value)
+
+    @classmethod
+    def _set_defaults(cls) -> None:
+        cls._row = tuple([cls._defaults.get(name, _MISSING) for name in cls._fields])
+        plain = [value is not _MISSING and type(value) is not _Made for value in cls._row]
+        cls._most = len(plain)
+        cls._least = cls._most - (plain[::-1].index(False) if False in plain else cls._most)
 
     def _replace(self, **changes: Any) -> Self:
         """Return a value with other values in some fields."""
-        values = [changes.pop(name) if name in changes else getattr(self, name) for name in self._fields]
-        return type(self)(*values, **changes)
+        values = dict(zip(self._fields, map(getattr, repeat(self), self._fields), strict=True)) | changes
+        return type(self)(*values.values())
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"cannot change {name}: a {type(self).__name__} is immutable")
@@ -103,6 +123,3 @@ def _complete(cls: type[Value], given: tuple[Any, ...], named: dict[str, Any]) -
             raise TypeError(f"{cls.__name__} needs a value for {name}")
         values.append(value.make() if type(value) is _Made else value)
     return tuple(values)
-
-
-_MISSING = object()

@@ -11,12 +11,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from operator import attrgetter
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, overload
 
 from threadkeep.drivers.loops import run_in_thread
 from threadkeep.plan import Plan
 from threadkeep.session import Session
-from threadkeep.work import Work, read
+
+if TYPE_CHECKING:
+    from threadkeep.work import Work
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,6 +105,8 @@ def _make_both(
 
 
 def _as_work(plan: Callable[..., Plan[T]]) -> Callable[..., Work[T]]:
+    from threadkeep.work import read  # noqa: PLC0415 - a Keep that only opens adapters does not need it
+
     return lambda *args, **kwargs: read(partial(plan, *args, **kwargs))
 
 

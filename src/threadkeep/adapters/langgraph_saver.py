@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from operator import itemgetter
 from random import random
-from typing import Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -26,7 +26,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
-from threadkeep.adapters.from_conn_string import KeepContext
 from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import threads
@@ -34,12 +33,16 @@ from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import with_type_gate
-from threadkeep.engine.threads import checkpoints, listing
+from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import CheckpointState
-from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
+
+if TYPE_CHECKING:
+    from threadkeep.adapters.from_conn_string import KeepContext
+    from threadkeep.engine.threads.delta_history import ChannelHistory
+    from threadkeep.engine.threads.listing import ListQuery
 
 _value = itemgetter(1)
 _damage_logger = logging.getLogger("threadkeep.damage")
@@ -57,6 +60,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepSaver]:
         """Return a saver for `with` or `async with`. Takes the options of `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # so that an unknown option is a TypeError here, not later
+        from threadkeep.adapters.from_conn_string import KeepContext  # noqa: PLC0415 - few programs need it
+
         return KeepContext(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
 
     def setup(self) -> Awaitable[None]:
@@ -110,9 +115,9 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         query, codec = self._query(config, filter, before, limit), self._codec()
         return self._pages(query, codec)
 
-    def _pages(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
+    def _pages(self, query: ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
         while query is not None:
-            states, query, damaged = self._session.runner.run(listing.page(self._session.heads, codec, query))
+            states, query, damaged = self._session.runner.run(threads.listing.page(self._session.heads, codec, query))
             _warn_of_damage(damaged)
             yield from map(_checkpoint_tuple, states)
 
@@ -126,18 +131,18 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Async version of `list`."""
         heads, codec = self._session.heads, self._codec()
-        query: listing.ListQuery | None = self._query(config, filter, before, limit)
+        query: ListQuery | None = self._query(config, filter, before, limit)
         while query is not None:
-            states, query, damaged = await self._session.runner.arun(partial(listing.page, heads, codec, query))
+            states, query, damaged = await self._session.runner.arun(partial(threads.listing.page, heads, codec, query))
             _warn_of_damage(damaged)
             for state in states:
                 yield _checkpoint_tuple(state)
 
-    def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> listing.ListQuery:
+    def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> ListQuery:
         target = target_of(config) if config is not None else None
         if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
-        return listing.query(
+        return threads.listing.query(
             self._session.tenant,
             GRAPH,
             thread=target.thread if target else None,
@@ -320,7 +325,9 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
         target, codec, names = target_of(config), self._codec(), tuple(channels)
         key = self._key(target.thread)
-        return lambda: delta_history(self._session.heads, codec, key, target.ns or "", target.id, names)
+        return lambda: threads.delta_history.delta_history(
+            self._session.heads, codec, key, target.ns or "", target.id, names
+        )
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002 - LangGraph's signature
         """Return the next version: an int, or a str if the current one is (threads imported from other savers)."""

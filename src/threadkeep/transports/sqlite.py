@@ -23,7 +23,6 @@ from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
-from threadkeep.backends.sqlite.commits import commit_script, drop_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
@@ -222,7 +221,7 @@ class SqliteFile:
 
     def try_commit(self, batch: Batch) -> bool:
         """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
-        script = commit_script(batch, alone=True)
+        script = sqlite.commits.commit_script(batch, alone=True)
         return script is not None and self.try_write(*script)
 
     def write_at_once(self, request: WriteMemories) -> bool:
@@ -239,7 +238,7 @@ class SqliteFile:
         Now and then it returns False although it could: a request also returns free pages to the system.
         """
         self._drops += 1
-        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*drop_script(key))
+        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*sqlite.commits.drop_script(key))
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
@@ -546,7 +545,7 @@ def _commit_scripts(requests: Sequence[Request[Any]]) -> list[_Script] | None:
     """Return a script for each request; None if one of them is not a usual commit."""
     scripts: list[_Script] = []
     for request in requests:
-        script = commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
+        script = sqlite.commits.commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
         if script is None:
             return None
         scripts.append(script)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from threadkeep.backends import sql
-from threadkeep.backends.sql import commits, lists, reads
+from threadkeep.backends.sql import reads
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.rows import (
     Row,
@@ -331,12 +331,13 @@ class SqlContext(Value):
 
 
 class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
-    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
+    """The function for each kind of request. Those that do not read one thread are imported when one is missing."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
-        self.update(sql.memories.HANDLERS)
-        self.update(sql.health.HANDLERS)
+        self.update({**sql.lists.HANDLERS, **sql.commits.HANDLERS})
+        if kind not in self:
+            self.update({**sql.memories.HANDLERS, **sql.health.HANDLERS})
         return dict(self)[kind]
 
 
-_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})
+_HANDLERS = _Handlers(reads.HANDLERS)

@@ -242,7 +242,7 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
     after: Position | None = None
     step = min(offset + limit + len(skipped or ()), _MAX_SLICE)
     while len(found) < offset + limit:
-        rows = await ListMemories(tenant, prefix, now, step, after=after, filter=filter)
+        rows = await ListMemories(tenant, prefix, now, step, 0, after, filter)
         wanted = rows
         if skipped:
             wanted = tuple(row for row in rows if memory_number(tenant, row.memory_key) not in skipped)
