@@ -96,6 +96,7 @@ def test_opening_a_server_imports_no_code_for_memories_and_health() -> None:
     pytest.importorskip("psycopg_pool")
     found = imported("threadkeep.open('postgresql://localhost/x').checkpointer")
     assert "threadkeep.transports.postgres" in found
+    assert "psycopg_pool" not in found
     assert (
         ours(found, "engine.memories.", "engine.health.", "backends.postgres.memories", "backends.sql.memories") == []
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ ACCEPTED = (
     " valkey://host:port,host:port/, memory:// and a psycopg_pool.ConnectionPool"
 )
 _POSTGRES = ("postgresql", "postgres")
+_NEEDS_PSYCOPG = "postgresql:// needs psycopg and psycopg_pool: pip install 'threadkeep[postgres]'"
 _VALKEY = ("valkey", "valkeys", "redis", "rediss")
 _SECURE = ("valkeys:", "rediss:")
 _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
@@ -100,6 +102,12 @@ def _without_password(url: str) -> str:
     return re.sub(r"(//[^/?#]*?:)[^/?#]*@", r"\1…@", url)
 
 
+def _is_sync_pool(value: Any) -> bool:
+    from psycopg_pool import ConnectionPool  # noqa: PLC0415
+
+    return isinstance(value, ConnectionPool)
+
+
 def _is_pool(value: Any) -> bool:
     return any(kind.__module__.startswith("psycopg_pool") for kind in type(value).__mro__)
 
@@ -142,17 +150,18 @@ def _sqlite(rest: str, settings: Settings) -> Transport:
 
 def _postgres(target: Any, settings: Settings, server: ServerOptions) -> Transport:
     try:
-        import psycopg_pool  # noqa: PLC0415
         from psycopg import Connection  # noqa: F401, PLC0415
     except ImportError as error:
-        raise ImportError("postgresql:// needs psycopg and psycopg_pool: pip install 'threadkeep[postgres]'") from error
+        raise ImportError(_NEEDS_PSYCOPG) from error
+    if find_spec("psycopg_pool") is None:  # it is imported only for a pool that is passed: it takes 4 ms
+        raise ImportError(_NEEDS_PSYCOPG)
     from threadkeep.backends.postgres.dialect import PostgresDialect  # noqa: PLC0415
     from threadkeep.transports.postgres import PostgresOptions, PostgresServer  # noqa: PLC0415
 
     if isinstance(target, str):
         _check_text("the URL", target)
         target, server = _take_postgres_options(target, server)
-    elif not isinstance(target, psycopg_pool.ConnectionPool):
+    elif not _is_sync_pool(target):
         raise TypeError(
             f"a pool must be a psycopg_pool.ConnectionPool, not {type(target).__name__}: it serves async callers too"
         )

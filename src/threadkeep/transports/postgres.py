@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.errors import ReadOnlySqlTransaction
-from psycopg_pool import ConnectionPool
 
 from threadkeep import transports
 from threadkeep.backends import postgres
@@ -56,6 +55,7 @@ from threadkeep.transports.postgres_pool import Connections, PostgresOptions
 __all__ = ["PostgresOptions", "PostgresServer"]
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
+    from psycopg_pool import ConnectionPool
 
     from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 

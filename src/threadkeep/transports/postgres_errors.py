@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from sys import modules
 
 import psycopg
 from psycopg import errors as sql
-from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from threadkeep.errors import Closed, Conflict, Corrupt, ThreadkeepError, Unavailable
+
+
+class PoolTimeout(psycopg.OperationalError):
+    """All connections of our pool were in use for too long."""
+
+
+class PoolClosed(psycopg.OperationalError):
+    """Our pool is closed."""
+
 
 CONCURRENT_SETUP = (
     sql.UniqueViolation,
@@ -95,7 +104,7 @@ def translated(error: psycopg.Error, *, closed: bool) -> Exception:
         text,
         lost_connection=is_connection_loss(error),
         is_refusal=isinstance(error, sql.ReadOnlySqlTransaction),
-        is_answer=isinstance(error, PoolTimeout) or _NOT_YET in str(error),
+        is_answer=_is_pool_error(error, "PoolTimeout") or _NOT_YET in str(error),
         is_silence=isinstance(error, psycopg.errors.ConnectionTimeout),
     )
 
@@ -105,17 +114,27 @@ def is_connection_loss(error: psycopg.Error) -> bool:
 
     It may be a connection between two servers: the one that reports it is still there.
     """
-    if isinstance(error, (PoolTimeout, TooManyRequests)):
+    if _is_pool_error(error, "PoolTimeout", "TooManyRequests"):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P")) or error.sqlstate == "25006"
 
 
 def _is_permanent(error: BaseException) -> bool:
     """Return whether a connection was refused for good. libpq has no code for that, only a message."""
-    if isinstance(error, PoolClosed):
+    if _is_pool_error(error, "PoolClosed"):
         return True
     without_code = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     return without_code and any(text in str(error) for text in _PERMANENT_TEXTS)
+
+
+def _is_pool_error(error: BaseException, *names: str) -> bool:
+    """Return whether this is an error of our pool, or of psycopg_pool, with one of these names.
+
+    psycopg_pool is imported only by programs that lend us a pool.
+    """
+    lent, ours = modules.get("psycopg_pool"), {"PoolTimeout": PoolTimeout, "PoolClosed": PoolClosed}
+    kinds = [pool[name] for pool in (ours, vars(lent) if lent else {}) for name in names if name in pool]
+    return isinstance(error, tuple(kinds))
 
 
 def message_of(error: BaseException) -> str:

@@ -20,9 +20,9 @@ from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg_pool import PoolClosed, PoolTimeout
 
 from threadkeep.transports.postgres_cursor import PostgresCursor
+from threadkeep.transports.postgres_errors import PoolClosed, PoolTimeout
 
 _AWAY_SECONDS = 0.1
 """After a failed connection, other callers get the same error for so long instead of trying too."""

@@ -6,12 +6,11 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import ConnectionTimeout, ReadOnlySqlTransaction
-from psycopg_pool import ConnectionPool
 
 from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.errors import Unavailable
@@ -21,11 +20,14 @@ from threadkeep.transports.postgres_lent_cursor import LentCursor
 from threadkeep.transports.postgres_own_pool import OwnPool
 from threadkeep.value import Value
 
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
 _LENT_SECONDS = 1.0
 _CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
 """`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
 _PROBE_SECONDS = 0.5
-AnyPool: TypeAlias = ConnectionPool[Any] | OwnPool
+AnyPool: TypeAlias = "ConnectionPool[Any] | OwnPool"
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
 
@@ -49,7 +51,7 @@ class Connections:
     """Lends cursors on connections to a server. A pool that was lent to us is used, but never opened or closed."""
 
     def __init__(self, target: str | ConnectionPool[Any], backend: PostgresDialect, options: PostgresOptions) -> None:
-        self._lent = target if isinstance(target, ConnectionPool) else None
+        self._lent = target if not isinstance(target, str) else None
         self._conninfo = self._first_conninfo = ""
         if self._lent is None:
             self._conninfo = _conninfo(str(target), options, _CONNECT_SECONDS)
