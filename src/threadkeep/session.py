@@ -127,9 +127,11 @@ class Session:
         try:
             try:
                 if deliver is not None or runner.claim(queue):
-                    head, stage = heads.get(key), cube.plans.stage_cached if key.kind == CUBE else stage_cached
-                    staging: Staged | None = stage(head, op) if head is not None else None
-                    if staging is None and key.kind != CUBE:  # read the thread first, in this thread
+                    head, staging = heads.get(key), cast("Staged | None", None)
+                    if key.kind == CUBE:
+                        staging = cube.plans.stage_cached(head or heads.new_thread(key), op)
+                    elif head is None or (staging := stage_cached(head, op)) is None:
+                        # read the thread first, in this thread
                         staging = drive(checkpoints.load_and_stage(heads, key, op, head), self.transport.read)
                     batch = staging.batch() if staging is not None else None
                     is_made = batch is not None and self.transport.try_commit(batch)
@@ -407,8 +409,8 @@ class _CubeOps(_GraphOps):
     __slots__ = ()
 
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
-        head = self._heads.get(self._key)
-        staging = cube.plans.stage_cached(head, *ops) if head is not None else None
+        head = self._heads.get(self._key) or self._heads.new_thread(self._key)
+        staging = cube.plans.stage_cached(head, *ops)
         return self._staged(staging, ops) if staging is not None else None
 
     def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:

@@ -91,7 +91,7 @@ def status(pending: Sequence[Any] | None, run_log: RunLog | RunLogDraft) -> str:
     """
     if pending is not None and not is_cleared(pending):
         return "interrupted"
-    return "pending" if run_log.open else "idle"
+    return "pending" if run_log.has_open else "idle"
 
 
 def status_at(head: Head, record: CheckpointRecord) -> str:
