@@ -84,6 +84,32 @@ async def test_a_thread_that_others_created_is_read_and_keeps_what_it_has(lastin
         assert (await keep.averify()).ok
 
 
+async def test_a_failed_creation_is_not_tried_again(lasting_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with threadkeep.open(lasting_url) as keep:
+        await keep.cube.append("t", [message("one", "1")])
+    async with threadkeep.open(lasting_url) as keep:
+        await keep.cube.load("another")  # sets the connections up
+        await keep.cube.append("another", [message("one", "1")])
+        transport, creations = keep._session.transport, list[str]()
+        write, try_commit = transport.write, transport.try_commit
+
+        def recorded_write(requests: Any) -> Any:
+            creations.extend("write" for each in requests if each.batch.expect is None)
+            return write(requests)
+
+        def recorded_try(batch: Any) -> bool:
+            creations.extend(["at once"] * (batch.expect is None))
+            return try_commit(batch)
+
+        monkeypatch.setattr(transport, "write", recorded_write)
+        monkeypatch.setattr(transport, "try_commit", recorded_try)
+        await keep.cube.append("t", [message("two", "2")])
+        assert len(creations) == 1
+        found = await keep.cube.load("t")
+        assert found is not None
+        assert len(found.messages) == 2
+
+
 class Colour(Enum):
     RED = "red"
 

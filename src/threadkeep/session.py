@@ -123,7 +123,7 @@ class Session:
 
         With `deliver`, the thread has been claimed before; if it is not possible, the op waits first in the queue.
         """
-        heads, runner, is_made = self.caches.heads, self.runner, False
+        heads, runner, is_made, may_be_new = self.caches.heads, self.runner, False, True
         try:
             try:
                 if deliver is not None or runner.claim(queue):
@@ -139,8 +139,9 @@ class Session:
                         heads.store(staging.next_head(batch))  # type: ignore[arg-type, union-attr]
             except (Conflict, TryLater):
                 heads.drop(key)
+                may_be_new = False
             if deliver is not None and not is_made:
-                queue.ops = self._thread_ops(key)
+                queue.ops = self._thread_ops(key, may_be_new=may_be_new)
                 queue.appendleft(PendingChange(deliver, op))
             runner.release(queue)
         except BaseException:  # Ctrl-C may come at any line
@@ -332,8 +333,8 @@ class Session:
             raise ReadOnly
         return periodic.start(partial(_while_alive, weakref.ref(self), work), minutes)
 
-    def _thread_ops(self, key: ThreadKey) -> ThreadOps:
-        return _CubeOps(self.heads, key) if key.kind == CUBE else _GraphOps(self.heads, key)
+    def _thread_ops(self, key: ThreadKey, *, may_be_new: bool = True) -> ThreadOps:
+        return _CubeOps(self.heads, key, may_be_new=may_be_new) if key.kind == CUBE else _GraphOps(self.heads, key)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now. Inside an event loop a worker does it: await the result."""
@@ -404,13 +405,20 @@ class _GraphOps:
 
 
 class _CubeOps(_GraphOps):
-    """How the ops of a cube thread are committed."""
+    """How the ops of a cube thread are committed. If it is not cached, it is first taken for a new one.
 
-    __slots__ = ()
+    Without `may_be_new` it is not: a commit that would have created it has failed.
+    """
+
+    __slots__ = ("_may_be_new",)
+
+    def __init__(self, heads: Heads, key: ThreadKey, *, may_be_new: bool) -> None:
+        super().__init__(heads, key)
+        self._may_be_new = may_be_new
 
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
-        head = self._heads.get(self._key) or self._heads.new_thread(self._key)
-        staging = cube.plans.stage_cached(head, *ops)
+        head = self._heads.get(self._key) or (self._heads.new_thread(self._key) if self._may_be_new else None)
+        staging = cube.plans.stage_cached(head, *ops) if head is not None else None
         return self._staged(staging, ops) if staging is not None else None
 
     def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:

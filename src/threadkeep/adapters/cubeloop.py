@@ -6,12 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-import ormsgpack
-
 from threadkeep.adapters.cubeloop_types import Framework, framework
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.cube import ops, plans
+from threadkeep.engine.cube.json_types import copy_plain_json, is_plain_json
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Plan
@@ -222,7 +220,7 @@ def _optional_id(run_id: Any) -> str | None:
 def _dump_model(model: Any) -> Any:
     """Dump a model to JSON values. Pydantic's JSON mode is the fallback: it makes some infinite numbers None."""
     dumped = model.model_dump()
-    if not _is_plain_json(dumped):
+    if not is_plain_json(dumped):
         try:
             _encode_json(dumped)
         except (TypeError, ValueError):
@@ -232,29 +230,10 @@ def _dump_model(model: Any) -> Any:
 
 def _json_copy(value: Any) -> Any:
     """Return a copy of a JSON value, equal to what will be read back; models become dicts."""
-    if _is_plain_json(value):
-        try:
-            return ormsgpack.unpackb(ormsgpack.packb(value, option=_ONLY_JSON))  # keeps infinite numbers
-        except ormsgpack.MsgpackEncodeError:  # a UUID or an Enum
-            pass
-    return json.loads(json.dumps(value, default=_json_default))
-
-
-def _is_plain_json(value: Any) -> bool:
-    """Whether a value has only JSON types. UUIDs and Enums also count, which msgpack stores as JSON mode dumps them.
-
-    This only saves time, a tenth of what `json` takes. For what is False here (large integers, subclasses, keys that
-    are not texts, …), `json` decides.
-    """
     try:
-        orjson.dumps(value, option=_PLAIN)
+        return copy_plain_json(value)
     except TypeError:
-        return False
-    return True
-
-
-_PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-_ONLY_JSON = ormsgpack.OPT_PASSTHROUGH_ENUM | ormsgpack.OPT_PASSTHROUGH_UUID | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+        return json.loads(json.dumps(value, default=_json_default))
 
 
 def _json_default(value: Any) -> Any:
