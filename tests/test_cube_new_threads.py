@@ -23,6 +23,7 @@ from threadkeep.adapters import cubeloop
 from threadkeep.engine.cube.channels import pack_json
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import Item, ItemId
+from threadkeep.engine.threads.heads import Head
 
 
 def message(text: str, id: str = "", run: str | None = None) -> Message:
@@ -173,3 +174,22 @@ def test_items_that_are_compressed_quickly_are_read_as_all_others(size: int) -> 
     assert itemlog.unseal_items({at: quick}, {}, "here", 5) == [(at, item.data, 1)]
     assert quick[0] == usual[0]
     assert (quick == usual) or 128 <= size <= 4096
+
+
+async def test_a_cached_checkpoint_is_used_only_for_the_row_that_it_was_decoded_from(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as another:
+        await keep.cube.append("t", [message("one", "1", "r")])
+        await keep.cube.load("t")
+        decoded: list[str] = []
+        decode = Head.checkpoint
+        monkeypatch.setattr(Head, "checkpoint", lambda head, row: (decoded.append(row.id), decode(head, row))[1])
+        await keep.cube.load("t")
+        assert decoded == []
+        await another.cube.append("t", [message("two", "2", "r")])
+        decoded.clear()
+        found = await keep.cube.load("t")
+        assert found is not None
+        assert [each.id for each in found.messages] == ["1", "2"]
+        assert len(decoded) == 1

@@ -129,7 +129,7 @@ class Session:
                 if deliver is not None or runner.claim(queue):
                     head, staging = heads.get(key), cast("Staged | None", None)
                     if key.kind == CUBE:
-                        staging = cube.plans.stage_cached(head or heads.new_thread(key), op)
+                        staging = cube.plans.stage_cached(head or cube.plans.unseen_head(heads, key), op)
                     elif head is None or (staging := stage_cached(head, op)) is None:
                         # read the thread first, in this thread
                         staging = drive(checkpoints.load_and_stage(heads, key, op, head), self.transport.read)
@@ -417,7 +417,9 @@ class _CubeOps(_GraphOps):
         self._may_be_new = may_be_new
 
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
-        head = self._heads.get(self._key) or (self._heads.new_thread(self._key) if self._may_be_new else None)
+        head = self._heads.get(self._key)
+        if head is None and self._may_be_new:
+            head = cube.plans.unseen_head(self._heads, self._key)
         staging = cube.plans.stage_cached(head, *ops) if head is not None else None
         return self._staged(staging, ops) if staging is not None else None
 

@@ -128,7 +128,8 @@ def read_messages(head: Head, ranges: Iterable[ItemRange], build: Callable[[list
     try:
         with gc_paused():
             for number, data in head.cache.slices(ranges, _MESSAGES_PER_SLICE):
-                built += build(list(map(decode_json_text, unpack(header(LIST, number) + data, what))))
+                found = unpack(header(LIST, number) + data, what)
+                built += build([decode_json_text(each) if type(each) is str else each for each in found])
     except KeyError as error:
         raise Corrupt(f"{what}: item {error} is referenced but missing") from error
     return built

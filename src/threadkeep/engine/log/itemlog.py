@@ -45,8 +45,6 @@ _DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"
 """The files of the dictionaries, by compression. Stored items need the exact bytes that they were written with."""
 _COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
-_QUICK_LEVEL, _MAX_QUICK = 4, 4096
-"""Up to so many bytes may be compressed at this level, in a third of the time; they take 7 % more space."""
 _WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
 
 
@@ -91,7 +89,7 @@ class _Compression:
         self._params = zstandard.ZstdCompressionParameters.from_level(
             level, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
-        self.dictionary = dictionary
+        self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
@@ -113,9 +111,9 @@ class _Compression:
 
         It has an object of its own, because preparing changes it: another thread may be using that of decompressors.
         """
-        if self.dictionary is None:
+        if self._dictionary is None:
             return None
-        prepared = zstandard.ZstdCompressionDict(self.dictionary)
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
         prepared.precompute_compress(compression_params=self._params)
         return prepared
 
@@ -143,9 +141,14 @@ def _compression(method: int) -> _Compression:
     raise zstandard.ZstdError(f"unknown compression {method}")
 
 
+_QUICK_LEVEL, _MAX_QUICK = 4, 4096
+"""Up to so many bytes may be compressed at this level, in a third of the time; they take 7 % more space."""
+
+
 @cache
 def _quick_compression() -> _Compression:
-    return _Compression(_compression(_ZSTD_DICTIONARY).dictionary, _QUICK_LEVEL)
+    dictionary = files("threadkeep.engine.log").joinpath(_DICTIONARIES[_ZSTD_DICTIONARY])
+    return _Compression(dictionary.read_bytes(), _QUICK_LEVEL)
 
 
 def seal(data: bytes, seed: int, *, elements: int = 1, compress: bool = True, quick: bool = False) -> bytes:

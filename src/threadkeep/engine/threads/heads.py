@@ -163,13 +163,6 @@ class Heads:
         self._era += 1
         self._heads.clear()
 
-    def new_thread(self, key: ThreadKey) -> Head:
-        """Return a head for a thread that this process has not seen, as if the thread did not exist.
-
-        A commit that creates a thread raises Conflict if it exists, so a new thread needs no read.
-        """
-        return Head(key, None, cache=ItemCache(self._era))
-
     def is_current(self, head: Head) -> bool:
         """Return whether a head may still be trusted: `clear` was not called since it was read."""
         return head.cache.era == self._era
@@ -208,7 +201,7 @@ class Heads:
         """Return the head that a read shows. `old` is the head whose cached items the read did not send again."""
         if loaded.thread is None:
             self.drop(key)
-            return self.new_thread(key)
+            return Head(key, None, cache=ItemCache(self._era))
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
             old = Head(key, loaded.thread, cache=ItemCache(self._era))
         old.cache.fill(loaded.items, old.where, loaded.thread.family)
