@@ -37,6 +37,7 @@ from threadkeep.adapters import cubeloop as adapter
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
+from threadkeep.engine.requests import Batch
 from threadkeep.errors import Conflict, Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Outcome, Reply, Request
@@ -710,6 +711,14 @@ class Losing(Crashing):
             return outcomes
         self._meanwhile()
         return [Failure(Conflict("the connection was lost")) if isinstance(each, Reply) else each for each in outcomes]
+
+    def try_commit(self, batch: Batch) -> bool:
+        is_made = super().try_commit(batch)
+        self.left -= is_made
+        if self.left or not is_made:
+            return is_made
+        self._meanwhile()
+        return False  # the outcome is not known
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])

@@ -40,17 +40,26 @@ def checkpoint_id(rev: int) -> str:
 
 
 def batch(
-    id: str, rev: int = 0, *, items: int = 1, checkpoint: bool = True, writes: bool = False, tags: bool = False
+    id: str,
+    rev: int = 0,
+    *,
+    items: int = 1,
+    checkpoint: bool = True,
+    changes: bool = False,
+    writes: bool = False,
+    tags: bool = False,
 ) -> Batch:
     """Return the batch that brings a thread from `rev` - 1 to `rev`; at 0 it creates the thread."""
     refs = (ItemRange(3, rev * 10, items),) if items else ()
-    row = CheckpointRow("", checkpoint_id(rev), RUN, RUN, rev, "loop", 0, 1_700_000_000_000, False, refs, b"body")
+    id_of_row, body = checkpoint_id(0 if changes else rev), b"body %d" % rev
+    row = CheckpointRow("", id_of_row, RUN, RUN, rev, "loop", 0, 1_700_000_000_000, False, refs, body)
     task = WriteRow("", checkpoint_id(rev), RUN, "~a, \udc80", None, 1_700_000_000_001, (0, 1, 7), refs, b"writes")
     return Batch(
         expect=(7, rev - 1) if rev else None,
         thread=thread_row(id, rev),
         items=tuple((ItemId(3, rev * 10 + n), bytes([n]) * 20) for n in range(items)),
-        new_checkpoints=(row,) if checkpoint else (),
+        new_checkpoints=(row,) if checkpoint and not changes else (),
+        changed_checkpoints=(row,) if changes else (),
         new_writes=(task,) if writes else (),
         labels=(NewLabels(0, (b"a", b"b")),) if tags else (),
         runs=(RUN, "another run") if tags else (),
@@ -100,6 +109,8 @@ FORMS: list[dict[str, Any]] = [
     {"writes": True},
     {"tags": True},
     {"items": 5, "writes": True, "tags": True},
+    {"changes": True},
+    {"items": 5, "changes": True, "tags": True},
 ]
 
 
@@ -120,12 +131,14 @@ def test_it_stores_what_a_group_of_commits_stores(url: str, form: dict[str, Any]
     server.close()
 
 
-def test_false_if_the_thread_is_not_as_expected(server: PostgresServer) -> None:
-    assert not server.try_commit(batch("t", 1))
+def test_conflict_if_the_thread_is_not_as_expected(server: PostgresServer) -> None:
+    with pytest.raises(Conflict):
+        server.try_commit(batch("t", 1))
     assert rev_of(server, "t") is None
     assert server.try_commit(batch("t", 0))
-    assert not server.try_commit(batch("t", 0))
-    assert not server.try_commit(batch("t", 2))
+    for rev in (0, 2):
+        with pytest.raises(Conflict):
+            server.try_commit(batch("t", rev))
     assert rev_of(server, "t") == 0
 
 

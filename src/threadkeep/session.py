@@ -123,13 +123,15 @@ class Session:
 
         With `deliver`, the thread has been claimed before; if it is not possible, the op waits first in the queue.
         """
-        heads, runner, is_made = self.caches.heads, self.runner, False
+        heads, runner, is_made, may_be_new = self.caches.heads, self.runner, False, True
         try:
             try:
                 if deliver is not None or runner.claim(queue):
-                    head, stage = heads.get(key), cube.plans.stage_cached if key.kind == CUBE else stage_cached
-                    staging: Staged | None = stage(head, op) if head is not None else None
-                    if staging is None and key.kind != CUBE:  # read the thread first, in this thread
+                    head, staging = heads.get(key), cast("Staged | None", None)
+                    if key.kind == CUBE:
+                        staging = cube.plans.stage_cached(head or cube.plans.unseen_head(heads, key), op)
+                    elif head is None or (staging := stage_cached(head, op)) is None:
+                        # read the thread first, in this thread
                         staging = drive(checkpoints.load_and_stage(heads, key, op, head), self.transport.read)
                     batch = staging.batch() if staging is not None else None
                     is_made = batch is not None and self.transport.try_commit(batch)
@@ -137,8 +139,9 @@ class Session:
                         heads.store(staging.next_head(batch))  # type: ignore[arg-type, union-attr]
             except (Conflict, TryLater):
                 heads.drop(key)
+                may_be_new = False
             if deliver is not None and not is_made:
-                queue.ops = self._thread_ops(key)
+                queue.ops = self._thread_ops(key, may_be_new=may_be_new)
                 queue.appendleft(PendingChange(deliver, op))
             runner.release(queue)
         except BaseException:  # Ctrl-C may come at any line
@@ -334,8 +337,8 @@ class Session:
             raise ReadOnly
         return periodic.start(partial(_while_alive, weakref.ref(self), work), minutes)
 
-    def _thread_ops(self, key: ThreadKey) -> ThreadOps:
-        return _CubeOps(self.heads, key) if key.kind == CUBE else _GraphOps(self.heads, key)
+    def _thread_ops(self, key: ThreadKey, *, may_be_new: bool = True) -> ThreadOps:
+        return _CubeOps(self.heads, key, may_be_new=may_be_new) if key.kind == CUBE else _GraphOps(self.heads, key)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now. Inside an event loop a worker does it: await the result."""
@@ -406,12 +409,21 @@ class _GraphOps:
 
 
 class _CubeOps(_GraphOps):
-    """How the ops of a cube thread are committed."""
+    """How the ops of a cube thread are committed. If it is not cached, it is first taken for a new one.
 
-    __slots__ = ()
+    Without `may_be_new` it is not: a commit that would have created it has failed.
+    """
+
+    __slots__ = ("_may_be_new",)
+
+    def __init__(self, heads: Heads, key: ThreadKey, *, may_be_new: bool) -> None:
+        super().__init__(heads, key)
+        self._may_be_new = may_be_new
 
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
         head = self._heads.get(self._key)
+        if head is None and self._may_be_new:
+            head = cube.plans.unseen_head(self._heads, self._key)
         staging = cube.plans.stage_cached(head, *ops) if head is not None else None
         return self._staged(staging, ops) if staging is not None else None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadkeep.adapters.cubeloop_types import Framework, framework
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.cube import ops, plans
+from threadkeep.engine.cube.json_types import copy_plain_json, is_plain_json
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Plan
@@ -219,16 +220,20 @@ def _optional_id(run_id: Any) -> str | None:
 def _dump_model(model: Any) -> Any:
     """Dump a model to JSON values. Pydantic's JSON mode is the fallback: it makes some infinite numbers None."""
     dumped = model.model_dump()
-    try:
-        _encode_json(dumped)
-    except (TypeError, ValueError):
-        return model.model_dump(mode="json")
+    if not is_plain_json(dumped):
+        try:
+            _encode_json(dumped)
+        except (TypeError, ValueError):
+            return model.model_dump(mode="json")
     return dumped
 
 
 def _json_copy(value: Any) -> Any:
     """Return a copy of a JSON value, equal to what will be read back; models become dicts."""
-    return json.loads(json.dumps(value, default=_json_default))
+    try:
+        return copy_plain_json(value)
+    except TypeError:
+        return json.loads(json.dumps(value, default=_json_default))
 
 
 def _json_default(value: Any) -> Any:

@@ -71,7 +71,8 @@ def _framework(name: str, base: ModuleType, providers: ModuleType) -> Framework:
     return Framework(
         data=base.CheckpointData,
         knows_parents="parent_thread_id" in base.CheckpointData.__dataclass_fields__,
-        messages={each.model_fields["role"].default: each.model_validate for each in classes},
+        # What `model_validate` calls, in a fifth of the steps.
+        messages={each.model_fields["role"].default: each.__pydantic_validator__.validate_python for each in classes},
         request=hitl.HitlRequest.model_validate if hitl is not None else dict,
         errors={reason: _error_class(errors, error, root) for reason, error in _ERROR_NAMES.items()},
         unavailable=_combine_errors(_error_class(errors, "CheckpointerLockTimeoutError", root), Unavailable),

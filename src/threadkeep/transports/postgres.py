@@ -174,6 +174,7 @@ class PostgresServer:
         """Commit a batch at once, in this thread and on an idle connection. Return whether that was done.
 
         If not, either nothing happened or the outcome is not known: make a `Commit` of it, which raises what is wrong.
+        Conflict if the thread is not as the batch expects.
         One round trip. It takes no lock that another thread holds for long, and none at all in the usual case. If it is
         interrupted, the connection is closed. About twenty Python calls; `tests/test_postgres_try_commit.py` counts.
         """
@@ -184,7 +185,9 @@ class PostgresServer:
         except (ValueError, TypeError, struct.error):
             return False  # a value that cannot be stored
         reply = self._try_execute(*statement) if statement is not None else None
-        return reply is not None and reply.ntuples == 1
+        if reply is not None and not reply.ntuples:
+            raise Conflict
+        return reply is not None
 
     def try_drop(self, key: ThreadKey) -> bool:
         """Delete a thread at once, as `try_commit` commits. False if that was not done, or a commit came in between."""

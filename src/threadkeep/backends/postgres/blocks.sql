@@ -445,13 +445,18 @@ items AS (
 )
 
 -- commit-one-checkpoint: a new checkpoint; an existing one makes the statement fail
+{commit-insert-checkpoint})
+
+-- commit-changed-checkpoint: a checkpoint that is added or replaced
+{commit-insert-checkpoint} {replace-checkpoints})
+
+-- commit-insert-checkpoint: the common start of both
 checkpoints AS (
     INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
     SELECT thread, :checkpoint_ns, :checkpoint_id, :checkpoint_parent, :checkpoint_run, :checkpoint_step,
            :checkpoint_source, :checkpoint_labels, :checkpoint_time, :checkpoint_hidden,
            :checkpoint_refs, :checkpoint_body
     FROM committed
-)
 
 -- commit-one-write: the new writes of one task; existing writes of the same task make the statement fail
 writes AS (

@@ -191,18 +191,19 @@ class Form(NamedTuple):
     items: int
     """How many; `_FEW_ITEMS` + 1 stands for any greater number."""
     checkpoints: int
+    changed_checkpoints: int
     writes: int
     has_tags: bool
     has_runs: bool
 
 
 def small_commit(dialect: PostgresDialect, batch: Batch) -> tuple[Form, list[bytes | None]] | None:
-    """Return a batch that adds at most one checkpoint and one task's writes as a statement of its own.
+    """Return a batch that adds or changes at most one checkpoint and adds one task's writes as a statement of its own.
 
     None if it does more than that. About ten Python calls; `tests/test_postgres_commits.py` counts them.
     """
     _, _, items, checkpoints, changed, writes, changed_writes, labels, runs, *removed = batch
-    if changed or changed_writes or len(checkpoints) > 1 or len(writes) > 1 or any(removed):
+    if len(checkpoints) + len(changed) > 1 or changed_writes or len(writes) > 1 or any(removed):
         return None
     parameters = _thread_row(dialect, batch)
     few = len(items) <= _FEW_ITEMS
@@ -211,8 +212,8 @@ def small_commit(dialect: PostgresDialect, batch: Batch) -> tuple[Form, list[byt
             parameters += (pack_int(lane), pack_int(n), payload)
     else:
         parameters += (ints([i[0] for i, _ in items]), ints([i[1] for i, _ in items]), byteas([p for _, p in items]))
-    if checkpoints:
-        parameters += _checkpoint_row(dialect, checkpoints[0])
+    if checkpoints or changed:
+        parameters += _checkpoint_row(dialect, (checkpoints or changed)[0])
     if writes:
         parameters += _write_row(dialect, writes[0])
     tags = [(each.n, tag) for each in labels for tag in each.tags] if labels else ()
@@ -221,7 +222,7 @@ def small_commit(dialect: PostgresDialect, batch: Batch) -> tuple[Form, list[byt
     if runs:
         parameters.append(byteas([dialect.pack_id(run) for run in runs]))
     count = len(items) if few else _FEW_ITEMS + 1
-    form = Form(batch.expect is None, count, len(checkpoints), len(writes), bool(tags), bool(runs))
+    form = Form(batch.expect is None, count, len(checkpoints), len(changed), len(writes), bool(tags), bool(runs))
     return form, parameters
 
 
@@ -238,8 +239,8 @@ def assemble_small(dialect: PostgresDialect, form: Form, *, synchronous: str | N
         parts.append(sql["commit-few-items"].replace("{rows}", ", ".join(rows)))
         for k in range(form.items):
             columns += [(f"item_lane_{k}", BIGINT), (f"item_n_{k}", BIGINT), (f"item_payload_{k}", BYTEA)]
-    if form.checkpoints:
-        parts.append(sql["commit-one-checkpoint"])
+    if form.checkpoints or form.changed_checkpoints:
+        parts.append(sql["commit-one-checkpoint" if form.checkpoints else "commit-changed-checkpoint"])
         columns += [(f"checkpoint_{name}", type) for name, type in _CHECKPOINT[1:]]
     if form.writes:
         parts.append(sql["commit-one-write"])

@@ -7,6 +7,7 @@ it was. May import `engine.commit`, `engine.threads`, `engine.log` and, for `rep
     ops.py            the changes that callers request: append, merge, claim, …
     events.py         events and the run log: runs, and the messages that belong to them
     channels.py       the channels that store a cube thread
+    json_types.py     whether a value has only JSON types
     staging.py        applies ops to a draft and builds the batch
     plans.py          write, load, snapshot, fork
     branches.py       the operator's rollback and fork

@@ -91,7 +91,7 @@ def status(pending: Sequence[Any] | None, run_log: RunLog | RunLogDraft) -> str:
     """
     if pending is not None and not is_cleared(pending):
         return "interrupted"
-    return "pending" if run_log.open else "idle"
+    return "pending" if run_log.has_open else "idle"
 
 
 def status_at(head: Head, record: CheckpointRecord) -> str:
@@ -128,7 +128,8 @@ def read_messages(head: Head, ranges: Iterable[ItemRange], build: Callable[[list
     try:
         with gc_paused():
             for number, data in head.cache.slices(ranges, _MESSAGES_PER_SLICE):
-                built += build(list(map(decode_json_text, unpack(header(LIST, number) + data, what))))
+                found = unpack(header(LIST, number) + data, what)
+                built += build([decode_json_text(each) if type(each) is str else each for each in found])
     except KeyError as error:
         raise Corrupt(f"{what}: item {error} is referenced but missing") from error
     return built

@@ -14,7 +14,7 @@ recognizes its own event by it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,6 +77,11 @@ class RunLog:
             self._completed += 1
             run.completed = self._completed
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a run is claimed and not completed."""
+        return bool(self.open)
+
     def is_completed(self, run_id: str | None) -> bool:
         """Whether a run is completed."""
         run = self.runs.get(run_id) if run_id is not None else None
@@ -101,11 +106,12 @@ class RunLogDraft:
         self._new_runs = 0
 
     @property
-    def open(self) -> Collection[str]:
-        """The runs that are claimed and not completed."""
+    def has_open(self) -> bool:
+        """Whether a run is claimed and not completed."""
+        stored = self.log.open
         if not self._opened:
-            return self.log.open
-        return {run for run in (*self.log.open, *self._opened) if self._opened.get(run, True)}
+            return bool(stored)
+        return any(self._opened.values()) or len(stored) > sum(run in stored for run in self._opened)
 
     def has_nonce(self, nonce: int) -> bool:
         """Whether the call with this nonce has left an event."""

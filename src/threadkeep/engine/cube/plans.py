@@ -1,7 +1,7 @@
 """Plans for cube threads: write, load, snapshot and fork them.
 
-    write    Commit                                             one round trip if the head is cached
-             LoadCheckpoints, LoadItems, Commit                 three if it is not
+    write    Commit                                             one round trip if the head is cached or the thread new
+             Commit, LoadCheckpoints, LoadItems, Commit         four if it is neither: the first Commit would create it
     load     LoadCheckpoints                                    one
     fork     LoadCheckpoints, LoadItems, LoadItems, ForkThread  four
 
@@ -65,6 +65,7 @@ from threadkeep.engine.cube.staging import CubeStaging
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
+from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, SHARED, ItemRange
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot
@@ -118,6 +119,14 @@ def _cached_run_log(head: Head, record: CheckpointRecord) -> RunLog | None:
         return RunLog()
     cached = head.cache.run_log
     return cached[1] if cached is not None and cached[0] == events.ranges else None
+
+
+def unseen_head(heads: Heads, key: ThreadKey) -> Head:
+    """Return a head for a thread that this process has not seen, as if the thread did not exist.
+
+    A commit that creates a thread raises Conflict if it exists. So the first change of a new thread needs no read.
+    """
+    return Head(key, None, cache=ItemCache(heads.era))
 
 
 def stage_cached(head: Head, *ops: AnyOp) -> CubeStaging | None:
@@ -199,6 +208,10 @@ async def _load_newest_with_items(heads: Heads, key: ThreadKey) -> tuple[Head, C
     row = loaded.checkpoints[0].row if loaded.checkpoints else None
     if row is None:
         return head, None
+    cached = head.recent.get((row.ns, row.id))
+    if cached is not None and cached.row == row:  # byte for byte what was checked and decoded before
+        heads.store(head)
+        return head, cached
     record = head.checkpoint(row)
     heads.store(with_recent_checkpoints(head, [record]))
     return head, record

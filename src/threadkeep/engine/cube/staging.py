@@ -44,7 +44,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
 from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, SHARED, Item, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import LIST
-from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
+from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, ThreadRow
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.draft import Draft
@@ -75,6 +75,7 @@ class CubeStaging:
     def __init__(self, head: Head, record: CheckpointRecord | None, run_log: RunLog | None) -> None:
         self.head = head
         self._draft = Draft(head)
+        self._draft.is_quick = True  # compressing a message took longer than anything but the commit
         self._row = head.row
         self._run_log = RunLogDraft(run_log) if run_log is not None else None
         self._before = record
@@ -300,14 +301,15 @@ class CubeStaging:
         changed: list[CheckpointRow] = []
         grown = 0
         for id, record in self._records.items():
-            grown += record.row.size
-            (new if id in self._new else changed).append(record.row)
+            grown += record[0].size
+            (new if id in self._new else changed).append(record[0])
         if self._before is not None and self._before.row.id in self._records:
             grown -= self._before.row.size
-        row = row._replace(
-            top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=self.new_status(),
-            top_writes=0, updated=top.time, checkpoints=row.checkpoints + len(self._new),
-        )  # fmt: skip
+        _, id, _, run, step, source, label, time, _, _, _ = top
+        row = new_tuple(ThreadRow, (
+            *row[:5], time, row.checkpoints + len(self._new), *row[7:9], id, run, step, source, self.new_status(),
+            label, *row[15:19], 0, *row[20:],
+        ))  # fmt: skip
         base = next_batch(self._draft, row, nonce=self._nonce, grown=grown)
         labels, runs = tuple(self._labels.values()), tuple(self._runs)
         return new_tuple(Batch, (*base[:3], tuple(new), tuple(changed), (), (), labels, runs, *base[9:]))

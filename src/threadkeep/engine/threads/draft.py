@@ -62,6 +62,8 @@ class Draft:
         self.names = head.names
         self.family = row.family if row is not None else 0
         """The thread's family. The caller sets that of a new thread."""
+        self.is_quick = False
+        """Whether short items are compressed in less time, to somewhat more bytes."""
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
@@ -126,7 +128,7 @@ class Draft:
     def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
         if not self._chunks:
-            return itemlog.seal_items(self.new_items.items(), self.family)
+            return itemlog.seal_items(self.new_items.items(), self.family, quick=self.is_quick)
         raw: Collection[ItemId] = ()
         if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED:
             raw = self._chunks
