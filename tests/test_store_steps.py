@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 import pytest
-from langgraph.store.base import GetOp, PutOp
+from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 
 import threadkeep
 from memory_batches import HOME, INDEX, check_vectors, keys
@@ -80,6 +80,33 @@ def test_a_batch_makes_few_calls_for_each_put(store: threadkeep.KeepStore) -> No
 
 def test_a_get_makes_few_calls(store: threadkeep.KeepStore) -> None:
     assert count_calls(lambda: store.get(("u", "1"), "k4")) <= 30
+
+
+def test_a_batch_of_gets_makes_one_call_for_each(store: threadkeep.KeepStore) -> None:
+    """It is LangGraph's constructor."""
+    few, many = ([GetOp(("u", "1"), f"k{n}") for n in range(1, count)] for count in (11, 31))
+    assert [item.key for item in store.batch(many)] == [op.key for op in many]  # type: ignore[union-attr]
+    assert count_calls(lambda: store.batch(many)) - count_calls(lambda: store.batch(few)) <= 20 * 1
+
+
+def test_a_batch_of_gets_returns_what_single_gets_return(lasting_url: str) -> None:
+    """In their order, each as often as it is asked for, None for what is missing, and it restarts a ttl."""
+    with threadkeep.open(lasting_url, ttl={"default_ttl": 10}) as keep:
+        for n in range(3):
+            keep.store.put(HOME, f"k{n}", VALUE | {"n": n})
+        ops = [GetOp(HOME, key, refresh_ttl=False) for key in ("k2", "none", "k0", "k2", "k1")]
+        expected = [keep.store.get(op.namespace, op.key, refresh_ttl=False) for op in ops]
+        assert keep.store.batch(ops) == expected
+        assert keep.store.batch([GetOp(list(HOME), "k0", refresh_ttl=False)]) == [expected[2]]  # type: ignore[arg-type]
+        assert keep.store.batch([]) == []
+        with pytest.raises(InvalidNamespaceError):
+            keep.store.batch([GetOp(HOME, "k0"), GetOp(("a.b",), "k0")])
+
+    async def get_all() -> object:
+        async with threadkeep.open(lasting_url) as keep:
+            return await keep.store.abatch(ops)
+
+    assert asyncio.run(get_all()) == expected
 
 
 def test_a_search_makes_few_calls(store: threadkeep.KeepStore) -> None:
