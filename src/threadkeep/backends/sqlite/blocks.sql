@@ -184,6 +184,11 @@ BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; 
 CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 
+-- schema-7: a smaller index of memories by namespace. Code of version 6 can use it
+-- With `updated`, `key` and `expires` it took 60 % more space, and each put that replaces a memory wrote it.
+DROP INDEX tk_memories_space;
+CREATE INDEX tk_memories_space ON tk_memories (tenant, space);
+
 -- tick-bits: the bits of `updated` that `tick` does not have
 12
 
