@@ -17,8 +17,10 @@ import apsw
 import pytest
 from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 
+import stored_memories
 import threadkeep
-from memory_batches import HOME, INDEX, check_vectors, keys
+from memory_batches import HOME, INDEX, NEAR, check_vectors, keys, location
+from test_postgres import execute, schema_of
 from threadkeep.backends.sql.memories import MEMORY_COLUMNS, memory_columns
 from threadkeep.backends.sqlite import memories as sqlite_memories
 from threadkeep.engine.identity import to_bytes
@@ -294,3 +296,34 @@ def test_a_change_with_vectors_is_no_script() -> None:
     row = MemoryRow(HOME, "a", "{}", 1, 1, None, None)
     request = WriteMemories("", (NewMemory(row, (b"1234",)),), (), 1)
     assert sqlite_memories.write_script({}, request) is None
+
+
+def test_a_memory_with_vectors_is_deleted_in_one_statement(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another Keep, which has cached the vectors, notices it. On SQLite it takes a request."""
+    with threadkeep.open(tables_url, index=NEAR) as keep, threadkeep.open(tables_url, index=NEAR) as other:
+        keep.store.batch([PutOp(HOME, key, {"text": "apple", "more": "pear plum"}) for key in "abc"])
+        assert sorted(keys(other.store.search(HOME, query="apple"))) == ["a", "b", "c"]
+        with monkeypatch.context() as patch:
+            if tables_url.startswith("postgres"):
+                patch.setattr(keep.store._session.transport, "write", pytest.fail)
+            keep.store.delete(HOME, "a")
+            keep.store.delete(HOME, "a")
+            keep.store.delete(HOME, "none")
+        for each in (keep, other):
+            assert sorted(keys(each.store.search(HOME, query="apple"))) == ["b", "c"]
+        check_vectors(tables_url, keep.store)
+        assert keep.verify().ok
+
+
+def test_vectors_that_a_delete_did_not_see_are_deleted_too(tables_url: str) -> None:
+    """A row of vectors is missing, or one too many: the statement fails, and a request deletes what is there."""
+    for change in ("DELETE FROM {}tk_vectors WHERE field = 1", "UPDATE {}tk_memories SET vectors = 5"):
+        with threadkeep.open(tables_url, index=NEAR) as keep:
+            keep.store.put(HOME, "a", {"text": "apple", "more": "pear plum"})
+            if tables_url.startswith("postgres"):
+                execute(change.format(f"{schema_of(tables_url)}."))
+            else:
+                apsw.Connection(str(location(tables_url))).execute(change.format(""))
+            keep.store.delete(HOME, "a")
+            assert keep.store.get(HOME, "a") is None
+            assert stored_memories.find_leftovers(location(tables_url)) == []
