@@ -486,6 +486,38 @@ def test_words_of_an_older_database_are_ranked_by_their_counts(
     assert version(tables_url) == SCHEMA_VERSION
 
 
+def test_a_database_of_version_6_is_used_as_it_is_and_migrated_to_smaller_indexes(
+    tables_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, threadkeep.open(tables_url) as keep:
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 6)
+        keep.store.put(HOME, "a", {"text": "green tea"})
+        keep.store.put(HOME, "none", {"text": "water"}, index=False)
+    before = _columns_of_index(tables_url)
+    for migrate in (False, True):
+        with threadkeep.open(tables_url, migrate=migrate) as keep:
+            keep.store.put(HOME, "b", {"text": "tea, tea"})
+            assert keys(keep.store.search(HOME, query="tea")) == ["b", "a", "none"]
+            assert keys(keep.store.search(HOME[:1], filter={"text": "water"})) == ["none"]
+            assert keep.store.list_namespaces() == [HOME]
+            assert keep.verify().ok
+        assert version(tables_url) == (SCHEMA_VERSION if migrate else 6)
+        assert (_columns_of_index(tables_url) == before) == (not migrate)
+    assert _columns_of_index(tables_url) == ["tenant", "space", *(["key"] if "key" in before else [])]
+
+
+def _columns_of_index(url: str) -> list[str]:
+    """Return the columns of the index of memories by namespace."""
+    if url.startswith("postgres"):
+        name = f"{schema_of(url)}.tk_memories_space"
+        sql = f"SELECT attname FROM pg_attribute WHERE attrelid = '{name}'::regclass ORDER BY attnum"
+        return [str(row[0]) for row in execute(sql)]
+    connection = apsw.Connection(str(location(url)))
+    found = connection.execute("SELECT name FROM pragma_index_info('tk_memories_space')").fetchall()
+    connection.close()
+    return [str(row[0]) for row in found]
+
+
 def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
     """Store a memory as the code for schema 4 did: each word at its position in the text."""
     values = memory_id_values("", MemoryKey(HOME, key)) | {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -15,8 +16,10 @@ from langgraph.store.base import PutOp
 import postgres_servers
 import threadkeep
 from memory_batches import HOME, INDEX, NEAR, WORDS, keys
+from threadkeep.backends.postgres import memories as postgres_memories
 from threadkeep.engine.memories import plans
 from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
+from threadkeep.engine.memories.words import MAX_COUNT, index_words, unmark
 
 MINUTE = 60_000_000
 DIMS = 384
@@ -138,6 +141,17 @@ def test_scores_are_the_words_found_and_how_often_they_occur(url: str, index: An
     assert found == [
         ("c", 2 + 3 / 4), ("b", 2 + 2 / 3), ("a", 1 + 255 / 256), ("d", 1 + 254 / 255), ("f", 1.5), ("e", 1.5)
     ]  # fmt: skip
+
+
+def test_postgres_gets_each_word_with_as_many_positions_as_its_count() -> None:
+    texts = ["tea", "tea and tea, 99 % tea", "x " * 300 + "it's größe 茶茶", "a " * 255 + "a_b"]
+    for marked in map(index_words, ([text] for text in texts)):
+        lexemes = postgres_memories._lexemes(marked)
+        assert postgres_memories.marked_words(lexemes) == marked
+        positions = [int(each) for each in re.findall(r"[:,](\d+)", lexemes)]
+        assert positions == list(range(1, sum(unmark(marked).values()) + 1))
+    assert unmark(index_words(["x " * 300])) == {"x": MAX_COUNT}
+    assert postgres_memories._lexemes(index_words(["tea, tea for two"])) == "'for':1 'tea':2,3 'two':4"
 
 
 @pytest.mark.parametrize("index", [None, WORDS], ids=["no index", "words"])

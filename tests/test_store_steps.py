@@ -15,10 +15,12 @@ from typing import Any
 
 import apsw
 import pytest
-from langgraph.store.base import GetOp, PutOp
+from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 
+import stored_memories
 import threadkeep
-from memory_batches import HOME, INDEX, check_vectors, keys
+from memory_batches import HOME, INDEX, NEAR, check_vectors, keys, location
+from test_postgres import execute, schema_of
 from threadkeep.backends.sql.memories import MEMORY_COLUMNS, memory_columns
 from threadkeep.backends.sqlite import memories as sqlite_memories
 from threadkeep.engine.identity import to_bytes
@@ -80,6 +82,33 @@ def test_a_batch_makes_few_calls_for_each_put(store: threadkeep.KeepStore) -> No
 
 def test_a_get_makes_few_calls(store: threadkeep.KeepStore) -> None:
     assert count_calls(lambda: store.get(("u", "1"), "k4")) <= 30
+
+
+def test_a_batch_of_gets_makes_one_call_for_each(store: threadkeep.KeepStore) -> None:
+    """It is LangGraph's constructor."""
+    few, many = ([GetOp(("u", "1"), f"k{n}") for n in range(1, count)] for count in (11, 31))
+    assert [item.key for item in store.batch(many)] == [op.key for op in many]  # type: ignore[union-attr]
+    assert count_calls(lambda: store.batch(many)) - count_calls(lambda: store.batch(few)) <= 20 * 1
+
+
+def test_a_batch_of_gets_returns_what_single_gets_return(lasting_url: str) -> None:
+    """In their order, each as often as it is asked for, None for what is missing, and it restarts a ttl."""
+    with threadkeep.open(lasting_url, ttl={"default_ttl": 10}) as keep:
+        for n in range(3):
+            keep.store.put(HOME, f"k{n}", VALUE | {"n": n})
+        ops = [GetOp(HOME, key, refresh_ttl=False) for key in ("k2", "none", "k0", "k2", "k1")]
+        expected = [keep.store.get(op.namespace, op.key, refresh_ttl=False) for op in ops]
+        assert keep.store.batch(ops) == expected
+        assert keep.store.batch([GetOp(list(HOME), "k0", refresh_ttl=False)]) == [expected[2]]  # type: ignore[arg-type]
+        assert keep.store.batch([]) == []
+        with pytest.raises(InvalidNamespaceError):
+            keep.store.batch([GetOp(HOME, "k0"), GetOp(("a.b",), "k0")])
+
+    async def get_all() -> object:
+        async with threadkeep.open(lasting_url) as keep:
+            return await keep.store.abatch(ops)
+
+    assert asyncio.run(get_all()) == expected
 
 
 def test_a_search_makes_few_calls(store: threadkeep.KeepStore) -> None:
@@ -267,3 +296,34 @@ def test_a_change_with_vectors_is_no_script() -> None:
     row = MemoryRow(HOME, "a", "{}", 1, 1, None, None)
     request = WriteMemories("", (NewMemory(row, (b"1234",)),), (), 1)
     assert sqlite_memories.write_script({}, request) is None
+
+
+def test_a_memory_with_vectors_is_deleted_in_one_statement(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another Keep, which has cached the vectors, notices it. On SQLite it takes a request."""
+    with threadkeep.open(tables_url, index=NEAR) as keep, threadkeep.open(tables_url, index=NEAR) as other:
+        keep.store.batch([PutOp(HOME, key, {"text": "apple", "more": "pear plum"}) for key in "abc"])
+        assert sorted(keys(other.store.search(HOME, query="apple"))) == ["a", "b", "c"]
+        with monkeypatch.context() as patch:
+            if tables_url.startswith("postgres"):
+                patch.setattr(keep.store._session.transport, "write", pytest.fail)
+            keep.store.delete(HOME, "a")
+            keep.store.delete(HOME, "a")
+            keep.store.delete(HOME, "none")
+        for each in (keep, other):
+            assert sorted(keys(each.store.search(HOME, query="apple"))) == ["b", "c"]
+        check_vectors(tables_url, keep.store)
+        assert keep.verify().ok
+
+
+def test_vectors_that_a_delete_did_not_see_are_deleted_too(tables_url: str) -> None:
+    """A row of vectors is missing, or one too many: the statement fails, and a request deletes what is there."""
+    for change in ("DELETE FROM {}tk_vectors WHERE field = 1", "UPDATE {}tk_memories SET vectors = 5"):
+        with threadkeep.open(tables_url, index=NEAR) as keep:
+            keep.store.put(HOME, "a", {"text": "apple", "more": "pear plum"})
+            if tables_url.startswith("postgres"):
+                execute(change.format(f"{schema_of(tables_url)}."))
+            else:
+                apsw.Connection(str(location(tables_url))).execute(change.format(""))
+            keep.store.delete(HOME, "a")
+            assert keep.store.get(HOME, "a") is None
+            assert stored_memories.find_leftovers(location(tables_url)) == []

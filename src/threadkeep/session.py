@@ -21,6 +21,7 @@ from threadkeep.drivers.runner import (
     Transport,
     new_future,
 )
+from threadkeep.drivers.waiting_writes import WaitingWrites
 from threadkeep.engine import cube, memories, threads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.requests import Batch
@@ -76,15 +77,15 @@ class Session:
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
         self._is_changing = False
         """Whether an async caller is making a change of a thread at once."""
-        self._is_writing = False
-        """Whether an async caller is making a change of memories at once."""
         self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
         self.runner = Runner(transport, on_fork=partial(_after_fork, weakref.ref(self)), on_close=stop)
+        self._waiting_writes = self._no_waiting_writes()
 
     def start_anew(self) -> None:
         """In a forked child: what the parent cached and has under way is the parent's."""
         self.caches.clear()
-        self._is_changing = self._is_writing = False
+        self._is_changing = False
+        self._waiting_writes = self._no_waiting_writes()
 
     @property
     def cache_bytes(self) -> int:
@@ -240,24 +241,18 @@ class Session:
     async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
         """Async variant; a worker makes the request, since splitting text into words would delay the event loop.
 
-        One change at a time is made by itself; those that come meanwhile are committed together.
+        One change at a time is made at once; those that come meanwhile are merged and made together.
         """
-        if not self._is_writing and self.runner.is_idle():
-            self._is_writing = True
-            try:
-                left = await self.runner.acall(partial(self._try_write, make))
-            finally:
-                self._is_writing = False
-            if left is None:
-                return
-            await self.achange_outside_threads(lambda: send(left))
-        else:
+        if self._write_at_once is _not_at_once or not self.runner.is_idle():
             await self.achange_outside_threads(lambda: send(make()))
+            return
+        left = await self._waiting_writes.change(make)
+        if left is not None:
+            await self.achange_outside_threads(lambda: send(left))
 
-    def _try_write(self, make: Callable[[], WriteMemories]) -> WriteMemories | None:
-        """Make a change at once; return it if that is not possible."""
-        request = make()
-        return None if self._write_at_once(request) else request
+    def _no_waiting_writes(self) -> WaitingWrites[WriteMemories]:
+        merge: Any = lambda requests: memories.merging.merge_puts(requests)  # noqa: E731, PLW0108 - imported on use
+        return WaitingWrites(self.runner.submit, self._write_at_once, merge)
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""

@@ -39,7 +39,14 @@ from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.indexing import NO_VECTORS, EmbeddedTexts, QueryIndex
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, decode_memory, needs_refresh, ttl_microseconds
+from threadkeep.engine.memories.plans import (
+    FoundMemory,
+    MemoryQuery,
+    decode_memories,
+    decode_memory,
+    needs_refresh,
+    ttl_microseconds,
+)
 from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemory, WriteMemories
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
@@ -48,6 +55,7 @@ from threadkeep.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONLY_STR = frozenset((str,))
+_ONLY_GETS = frozenset((GetOp,))
 _MAX_COUNT = 10**9
 _RESERVED = ((), ("langgraph",))
 """How a namespace does not start that LangGraph's `put` accepts."""
@@ -98,6 +106,12 @@ class KeepStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute ops: all reads first, which see the state before the batch, then all puts in one commit."""
+        ops = list(ops)
+        if ops and _ONLY_GETS.issuperset(map(type, ops)):
+            now = clock.now_us()
+            rows = self._session.read(self._get_request(ops, now))
+            self._refresh_now(self._rows_to_refresh(ops, rows, now), now)
+            return _items(rows)
         batch = self._check_ops(ops)
         if not batch.reads and self.embeddings is None:
             self._session.write_memories(self._write_request(batch, NO_VECTORS, clock.now_us()))
@@ -113,6 +127,9 @@ class KeepStore(BaseStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Async version of `batch`."""
+        ops = list(ops)
+        if ops and _ONLY_GETS.issuperset(map(type, ops)):
+            return await self._aget_all(ops)
         batch = self._check_ops(ops)
         if not batch.reads and self.embeddings is None:
             now = clock.now_us()
@@ -130,6 +147,34 @@ class KeepStore(BaseStore):
                 await self._session.achange_outside_threads(self._refresh(keys, now))
         self._session.create_vector_index_if_needed()
         return self._results(batch, found)
+
+    async def _aget_all(self, ops: Sequence[Any]) -> list[Result]:
+        """Execute a batch that has nothing but gets."""
+        now = clock.now_us()
+        rows, items = await self._session.aread(self._get_request(ops, now), lambda rows: (rows, _items(rows)))
+        if keys := self._rows_to_refresh(ops, rows, now):
+            with suppress(ReadOnly):
+                await self._session.achange_outside_threads(self._refresh(keys, now))
+        return items
+
+    def _get_request(self, ops: Sequence[Any], now: int) -> GetMemories:
+        """Return the request of a batch of gets. An ordinary get takes no Python call here."""
+        keys: list[MemoryKey] = []
+        for namespace, key, _ in ops:
+            is_plain = type(namespace) is tuple and type(key) is str and _ONLY_STR.issuperset(map(type, namespace))
+            if is_plain and _are_labels(namespace):
+                keys.append(tuple.__new__(MemoryKey, (namespace, key)))
+            else:
+                keys.append(_memory_key(namespace, key))
+        return GetMemories(self._session.tenant, tuple(keys), now)
+
+    def _rows_to_refresh(self, ops: Sequence[Any], rows: Sequence[MemoryRow | None], now: int) -> list[MemoryKey]:
+        """Return the memories whose ttl restarts because a batch of gets read them."""
+        keys: dict[MemoryKey, None] = {}
+        for row, (_, _, refresh_ttl) in zip(rows, ops, strict=True):
+            if row is not None and row[6] is not None and refresh_ttl and needs_refresh(row, now):
+                keys[row.memory_key] = None
+        return list(keys)
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Return a memory, or None if it does not exist. One round trip; one more if it is refreshed.
@@ -557,6 +602,20 @@ def _item(memory: FoundMemory) -> Item:
     made = _EPOCH + timedelta(0, 0, created)
     changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
     return Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed)
+
+
+def _items(rows: Sequence[MemoryRow | None]) -> list[Any]:
+    """Return the items of rows, None for None. One Python call each: LangGraph's constructor."""
+    items: list[Item | None] = []
+    for memory in decode_memories([row for row in rows if row is not None]):
+        (namespace, key, _, created, updated, _, _), value, _ = memory
+        made = _EPOCH + timedelta(0, 0, created)
+        changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
+        items.append(Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed))
+    if len(items) < len(rows):
+        found = iter(items)
+        items = [None if row is None else next(found) for row in rows]
+    return items
 
 
 def _search_items(memories: Iterable[FoundMemory]) -> list[SearchItem]:

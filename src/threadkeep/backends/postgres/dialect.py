@@ -68,8 +68,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(
     r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts"
-    r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|\{schema\}"
+    r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|(?<=DROP INDEX )tk_\w+|\{schema\}"
 )
+"""What a statement's schema is added to. An index is created in the schema of its table, so only DROP needs it."""
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LOAD_COLUMNS = (
     ("number", BIGINT), ("tenant", BYTEA), ("kind", TEXT), ("thread_id", BYTEA), ("positions", BIGINTS),
@@ -185,7 +186,7 @@ class PostgresDialect(SqlBackend):
     def _with_schema(self, sql: str) -> str:
         schema = quote(self.schema or "")
         prefix = f"{schema}." if self.schema is not None else ""
-        return _NAME.sub(lambda name: prefix + name[0] if name[1] else schema, sql)
+        return _NAME.sub(lambda name: schema if name[0] == "{schema}" else prefix + name[0], sql)
 
     def typed_sql(self, sql: str, columns: Sequence[tuple[str, int]]) -> TypedSql:
         """Return a statement whose parameters are sent in the order of `columns`, their names and types."""

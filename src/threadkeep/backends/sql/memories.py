@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -28,9 +27,12 @@ from threadkeep.engine.memories.namespaces import (
     decode,
     encode,
     memory_number,
+    memory_numbers,
+    pack_length,
     partition_number,
     place,
     prefix_end,
+    unpack_number,
 )
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
@@ -91,10 +93,10 @@ def memory_columns(tenant: str, memory: NewMemory) -> tuple[Any, ...]:
     written out here: one call instead of five. `tests/test_store_steps.py` compares them.
     """
     (namespace, key, value, created, updated, expires, ttl), vectors, words = memory
-    owner, space, partition, hash_prefix = place(tenant, namespace)
-    name = key.encode("utf-8", "surrogatepass")
-    hashed = blake2b(hash_prefix + len(name).to_bytes(4, "big") + name, digest_size=8).digest()
-    number, count = int.from_bytes(hashed, "big", signed=True), len(vectors)
+    owner, space, partition, hasher = place(tenant, namespace)
+    name, hashed, count = key.encode("utf-8", "surrogatepass"), hasher.copy(), len(vectors)
+    hashed.update(pack_length(len(name)) + name)
+    (number,) = unpack_number(hashed.digest())
     minutes = ttl or (None if ttl is None else 0.0)
     head = crc32(CHECKSUM_HEAD % (number, tenant, minutes, count, len(space), space, name))
     checksum = crc32(value.encode("utf-8", "surrogatepass"), head)
@@ -209,10 +211,14 @@ def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | Non
         values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": memory_number(tenant, keys[0])}
         memories = read_memories(tenant, db.cursor.rows(db.dialect.sql["memory"], values))
         return (memories[0] if memories and memories[0][:2] == keys[0] else None,)
-    numbers = [memory_number(tenant, key) for key in keys]
+    numbers = memory_numbers(tenant, keys)
     rows = db.dialect.fetch_memories(db, {"tenant": tenant.encode(*_UTF8), "now": request.now}, numbers)
-    found = {row[:2]: row for row in read_memories(tenant, rows)}  # by key: another one may have the same number
-    return tuple([found.get(key) for key in keys])
+    found = {row[0]: memory for row, memory in zip(rows, read_memories(tenant, rows), strict=True)}
+    wanted = [found.get(number) for number in numbers]
+    for n, (memory, key) in enumerate(zip(wanted, keys, strict=True)):
+        if memory is not None and memory[:2] != key:
+            wanted[n] = None  # another one has the same number
+    return tuple(wanted)
 
 
 def _get_memories_by_number(db: SqlContext, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:

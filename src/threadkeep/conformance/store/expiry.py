@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from langgraph.store.base import PutOp
+from langgraph.store.base import GetOp, PutOp
 
 from threadkeep.conformance.store.contents import HOME, keys, wait_for_start_of_second
 from threadkeep.conformance.sync_async import Caller
@@ -111,6 +111,7 @@ def test_an_item_without_ttl_does_not_expire(my_ttl_store: Caller) -> None:
 
 READS: dict[str, Callable[..., Any]] = {
     "get": lambda store, **how: store.get(HOME, "k", **how),
+    "batch": lambda store, **how: [item for item in store.batch([GetOp(HOME, "k", **how)] * 2) if item],
     "search": lambda store, **how: store.search(HOME, **how),
 }
 

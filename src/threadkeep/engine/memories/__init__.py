@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.engine.memories import plans, requests, vectors
+    from threadkeep.engine.memories import merging, plans, requests, vectors
 
-__all__ = ["plans", "requests", "vectors"]
+__all__ = ["merging", "plans", "requests", "vectors"]
 
 
 def __getattr__(name: str) -> Any:

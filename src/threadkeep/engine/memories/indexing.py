@@ -88,6 +88,8 @@ class QueryIndex:
         paths = self._paths(fields)
         if paths == _WHOLE:
             return index_words(leaf_texts(value))
+        if len(paths) == 1 and paths[0] != _WHOLE_VALUE:
+            return index_words(_leaf_texts_at(value, paths[0]))
         texts = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in paths)
         return index_words(chain.from_iterable(texts), count_words(value) if len(paths) > 1 else None)
 

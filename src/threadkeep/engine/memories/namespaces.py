@@ -7,10 +7,11 @@ users wrote. The partition of a memory is the first segment of its namespace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import from_bytes, to_bytes
 
@@ -18,6 +19,8 @@ Namespace: TypeAlias = tuple[str, ...]
 WILDCARD = "*"
 """Matches any one segment of a namespace."""
 _END = b"\x00\x01"
+pack_length, unpack_number = Struct(">I").pack, Struct(">q").unpack
+"""The length of a key and the number of a memory, as `memory_numbers` hashes and reads them."""
 
 
 class MemoryKey(NamedTuple):
@@ -76,14 +79,15 @@ class Place(NamedTuple):
     tenant: bytes
     space: bytes
     partition: int
-    hash_prefix: bytes
+    hasher: Any
+    """A blake2b object to copy, which has hashed tenant and namespace: that halves the time of a key."""
 
 
 @lru_cache(maxsize=4096)
 def place(tenant: str, namespace: Namespace) -> Place:
     """Return what is the same for all memories of a namespace."""
     return Place(
-        to_bytes(tenant), encode(namespace), partition_number(tenant, namespace[0]), _hash_prefix(tenant, namespace)
+        to_bytes(tenant), encode(namespace), partition_number(tenant, namespace[0]), _hasher(tenant, namespace)
     )
 
 
@@ -92,10 +96,17 @@ def memory_number(tenant: str, memory_key: tuple[Namespace, str]) -> int:
 
     The row has the key too. If two keys had the same number, the second memory could not be stored.
     """
-    namespace, key = memory_key
-    name = key.encode("utf-8", "surrogatepass")
-    data = _hash_prefix(tenant, namespace) + len(name).to_bytes(4, "big") + name  # as in `_length_prefixed`
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
+    return memory_numbers(tenant, (memory_key,))[0]
+
+
+def memory_numbers(tenant: str, memory_keys: Iterable[tuple[Namespace, str]]) -> list[int]:
+    """Return the numbers of memories. One Python call for all, if their namespaces were used before."""
+    numbers: list[int] = []
+    for namespace, key in memory_keys:
+        name, hashed = key.encode("utf-8", "surrogatepass"), _hasher(tenant, namespace).copy()
+        hashed.update(pack_length(len(name)) + name)  # as in `_length_prefixed`
+        numbers += unpack_number(hashed.digest())
+    return numbers
 
 
 @lru_cache(maxsize=4096)
@@ -106,8 +117,8 @@ def partition_number(tenant: str, first: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _hash_prefix(tenant: str, namespace: Namespace) -> bytes:
-    return _length_prefixed(to_bytes(tenant)) + _length_prefixed(encode(namespace))
+def _hasher(tenant: str, namespace: Namespace) -> Any:
+    return blake2b(_length_prefixed(to_bytes(tenant)) + _length_prefixed(encode(namespace)), digest_size=8)
 
 
 def _length_prefixed(part: bytes) -> bytes:

@@ -158,7 +158,7 @@ class VectorCache:
             self.partitions.pop((tenant, first), None)
 
 
-def _decode_rows(rows: Sequence[MemoryRow], filter: FilterNode = EVERYTHING) -> list[FoundMemory]:
+def decode_memories(rows: Sequence[MemoryRow], filter: FilterNode = EVERYTHING) -> list[FoundMemory]:
     """Return the memories that match, with their decoded values; Corrupt if one cannot be decoded."""
     found: list[FoundMemory] = []
     add, make, holds = found.append, tuple.__new__, None if is_everything(filter) else filter.holds
@@ -183,7 +183,7 @@ def decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
 async def get(tenant: str, keys: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:
     """Return memories by key; None for each that does not exist. One round trip."""
     rows = await GetMemories(tenant, tuple(keys), now)
-    found = iter(_decode_rows([row for row in rows if row is not None]))
+    found = iter(decode_memories([row for row in rows if row is not None]))
     return [next(found) if row is not None else None for row in rows]
 
 
@@ -237,7 +237,7 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
     """
     tenant, prefix, filter, limit, offset, now = query[:6]
     if is_everything(filter) and not skipped:
-        return _decode_rows(await ListMemories(tenant, prefix, now, limit, offset))
+        return decode_memories(await ListMemories(tenant, prefix, now, limit, offset))
     found: list[FoundMemory] = []
     after: Position | None = None
     step = min(offset + limit + len(skipped or ()), _MAX_SLICE)
@@ -246,7 +246,7 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
         wanted = rows
         if skipped:
             wanted = tuple(row for row in rows if memory_number(tenant, row.memory_key) not in skipped)
-        found += _decode_rows(wanted, filter)
+        found += decode_memories(wanted, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)

@@ -32,6 +32,8 @@ MAX_BYTES, _BYTES_PER_POSITION = 800_000, 8
 """Indexed words take no more bytes than this, positions included: PostgreSQL's limit is a megabyte."""
 MARK = 0xE000
 """The code point of the mark for a count of 0."""
+MARKS = "".join([chr(MARK + count) for count in range(MAX_COUNT + 1)])
+"""The mark of each count."""
 
 
 def words(text: str) -> list[str]:
@@ -61,7 +63,10 @@ def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -
         counts[word] = counts.get(word, 0) + 1
     if limits is not None:
         counts = {word: min(count, limits[word]) for word, count in counts.items() if limits.get(word, 0) > 0}
-    return " ".join(sorted([word + chr(MARK + min(count, MAX_COUNT)) for word, count in counts.items()]))
+    if len(found) > MAX_COUNT:
+        counts = {word: min(count, MAX_COUNT) for word, count in counts.items()}
+    marks = MARKS
+    return " ".join(sorted([word + marks[count] for word, count in counts.items()]))
 
 
 def _limit_bytes(words: Iterable[str]) -> Iterator[str]:
@@ -80,7 +85,7 @@ def unmark(marked: str) -> dict[str, int]:
 
 def mark(counts: Mapping[str, int]) -> str:
     """Return words with these counts as `index_words` returns them."""
-    return " ".join(sorted([word + chr(MARK + count) for word, count in counts.items()]))
+    return " ".join(sorted([word + MARKS[count] for word, count in counts.items()]))
 
 
 def words_check(marked: str) -> int:
