@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -265,10 +266,64 @@ def conversation(keep: threadkeep.Keep) -> None:
 
 
 def test_a_graph_stores_every_message_once(keep: threadkeep.Keep, path: Path) -> None:
-    """Messages from outside are also in the input channel, which is another channel."""
+    """The input channel, too, refers to the messages from outside; its own lane has only what is before them."""
     conversation(keep)
     large = ask(path, "SELECT count(*) FROM tk_items WHERE length(payload) > 300 GROUP BY lane")
-    assert sorted(large) == [(10,), (20,)]
+    assert sorted(large) == [(20,)]
+    assert ask(path, "SELECT count(*) FROM tk_items WHERE lane = ?", FIRST_CHANNEL) == [(1,)]
+    found = [saved for saved in keep.checkpointer.list(config("t")) if saved.metadata["source"] == "input"]
+    assert [saved.checkpoint["channel_values"]["__start__"]["messages"][0].id for saved in found] == [
+        f"h{n}" for n in reversed(range(10))
+    ]
+    assert all(type(saved.checkpoint["channel_values"]["__start__"]["messages"][0]) is HumanMessage for saved in found)
+
+
+INPUTS = {
+    "one message": {"messages": [HumanMessage(line(1, 600), id="a")]},
+    "a name of 31 bytes": {"m" * 31: [HumanMessage(line(1, 600), id="a")]},
+    "two messages": {"messages": [HumanMessage(line(1, 600), id="a"), HumanMessage(line(2, 600), id="b")]},
+    "a message without an id": {"messages": [HumanMessage(line(1, 600))]},
+    "a message that is not in a list": {"messages": HumanMessage(line(1, 600), id="a")},
+    "two channels": {"messages": [HumanMessage(line(1, 600), id="a")], "draft": line(2, 600)},
+    "a long name": {"m" * 32: [HumanMessage(line(1, 600), id="a")]},
+    "a name that is not ASCII": {"mé": [HumanMessage(line(1, 600), id="a")]},
+    "another list": {"messages": [line(1, 600)]},
+    "a text": line(1, 600),
+    "a message": HumanMessage(line(1, 600), id="a"),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_any_input_is_read_as_it_was_put(keep: threadkeep.Keep, path: Path, name: str) -> None:
+    """One message for one channel is shared with its write; another input is stored by itself."""
+    given = INPUTS[name]
+    chain = Chain(keep.checkpointer)
+    at = chain.put({"__start__": given})
+    shared = name in ("one message", "a name of 31 bytes")
+    lanes = {lane for (lane,) in ask(path, "SELECT lane FROM tk_items WHERE lane >= ?", FIRST_CHANNEL)}
+    assert lanes == ({FIRST_CHANNEL, FIRST_CHANNEL + 1} if shared else {FIRST_CHANNEL})
+    if shared:
+        before = items(path)
+        ((channel, messages),) = given.items()
+        keep.checkpointer.put_writes(at, [(channel, messages)], "task")
+        chain.put({channel: messages})
+        assert items(path) == before
+    id = at["configurable"]["checkpoint_id"]
+    with threadkeep.open(f"sqlite:///{path}") as other:
+        for reader in (keep, other):
+            assert values_of(reader.checkpointer, id=id) == {"__start__": given}
+    report = keep.verify()
+    assert report.ok, report
+    out = io.BytesIO()
+    keep.export(out, redact=True)
+    with threadkeep.open("memory://") as copy:
+        copy.import_portable(io.BytesIO(out.getvalue()))
+        found = list(copy.checkpointer.list(None))[-1]
+        redacted = found.checkpoint["channel_values"]["__start__"]
+        assert type(redacted) is type(given)
+        if shared:
+            ((channel, messages),) = redacted.items()
+            assert (type(messages[0]), len(messages[0].content)) == (HumanMessage, 600)
 
 
 def test_a_checkpoint_row_of_a_conversation_is_small(keep: threadkeep.Keep, path: Path) -> None:

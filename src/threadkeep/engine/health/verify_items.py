@@ -149,6 +149,12 @@ class _ItemDecoder:
 
     def _split_elements_of(self, slot: Slot) -> Iterator[tuple[ItemId, ...]]:
         ids: tuple[ItemId, ...] = ()
+        if slot.kind == WHOLE:  # one of its items may be an element of another channel
+            ids = tuple(id for each in slot.ranges for id in each.ids())
+            if not self._undecided.isdisjoint(ids):
+                self._undecided.difference_update(ids)
+                yield ids
+            return
         for id in (id for each in slot.ranges for id in each.ids()):
             if ids and self._scan.element_counts.get(id, 1) == 0:  # it continues the element before
                 ids = (*ids, id)

@@ -2,7 +2,9 @@
 
 Reused are the elements at the same position in the parent's list, then elements with the same bytes anywhere in the
 lane: of an edited, trimmed or reordered list, or of the write that brought the message. Only the rest is stored.
-Elements are compared byte by byte, so a reused item is exactly what would have been stored.
+A message that is the whole input of a run is stored in the lane of the channel that it is for: the input's value and
+the write that passes it on refer to one item. Elements are compared byte by byte, so a reused item is exactly what
+would have been stored.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import NamedTuple
 
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log import cut_points, itemlog
-from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Parts
 from threadkeep.engine.log.cut_points import LONG, NO_ID
 from threadkeep.engine.log.itemlog import (
     CHUNK,
@@ -34,6 +36,10 @@ MAX_INLINE = 32
 """Values up to this many bytes are stored in the row: an item and its reference would cost as much."""
 _SMALL, _MAX_GROUP = 256, 1024
 """Consecutive new elements smaller than _SMALL are stored in one item, up to _MAX_GROUP bytes."""
+_START = "__start__"
+"""The channel of the input."""
+_ONE_ENTRY, _ONE_ELEMENT = 0x81, b"\x91"
+"""The first bytes of a dict of one entry, and of a list of one element."""
 _FEW = 64
 """Up to this many elements at the end of a list are looked up one by one: writes may have brought them."""
 _MAX_ONE_ITEM = 8 * 1024
@@ -105,7 +111,8 @@ class Draft:
         number = self._numbers.get(channel)
         lane = FIRST_CHANNEL + (self.number(channel) if number is None else number)
         if kind == WHOLE:
-            ids = self._store_whole(lane, pieces[0], early=early)
+            given = self._store_input(lane, pieces[0]) if channel == _START and tag == MSGPACK else None
+            ids = given or self._store_whole(lane, pieces[0], early=early)
         else:
             old = like if like is not None and like.inline is None and like.kind == kind else None
             if joined:
@@ -207,6 +214,22 @@ class Draft:
     def _store_whole(self, lane: int, data: bytes, *, early: bool) -> list[ItemId]:
         item_id = self._find_item(lane, data) if len(data) <= CHUNK else None
         return [item_id] if item_id else self._store_cut(lane, data, early=early) or self._store_new(lane, [data])
+
+    def _store_input(self, lane: int, data: bytes) -> list[ItemId] | None:
+        """Store the input of a run, if it is one message with an id for one channel; None if it is anything else.
+
+        LangGraph puts the input into the channel __start__, and then writes its message to that channel. So the message
+        is stored where the write will find it, and only what is before it, the name, in the lane of __start__.
+        """
+        end = 2 + (data[1] & 0x1F)
+        name = data[2:end]
+        is_one = data[0] == _ONE_ENTRY and 0xA0 <= data[1] < 0xC0 and data[end : end + 1] == _ONE_ELEMENT
+        is_message = data[end + 1 : end + 2] in EXTENSIONS and NO_ID not in data
+        if not (is_one and is_message and name.isascii() and len(data) <= CHUNK):
+            return None
+        beginning, message = data[: end + 1], data[end + 1 :]
+        first = self._find_item(lane, beginning) or self._add(lane, Item(beginning))
+        return [first, *self._store_elements(self.lane(name.decode()), (message,), early=True)]
 
     def _store_elements(self, lane: int, elements: Sequence[bytes], *, early: bool) -> list[ItemId]:
         """Store elements; reuse items of the lane that have the same bytes. Makes about 3 calls per new element."""

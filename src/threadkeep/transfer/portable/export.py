@@ -19,6 +19,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.itemlog import Item, ItemId
+from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import LoadedRows
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
@@ -161,7 +162,7 @@ def _write_redacted(
         while slices:
             for at, stored in (yield from slices.next()):
                 item = itemlog.unseal_item(at, stored, thread.head.where, thread.head.family)
-                if item.elements and waiting:
+                if item.elements and waiting and slot.kind != WHOLE:
                     _write_redacted_items(
                         ValueForm(channel, slot.tag, slot.kind), waiting, written, redaction, lanes, write
                     )
@@ -173,8 +174,15 @@ def _write_redacted(
 
 
 def _unwritten(slot: Slot, written: Mapping[ItemId, int]) -> Iterator[ItemId]:
-    """The items of a value that were not written yet, and items that continue them, which may have been."""
+    """The items of a value that were not written yet, and items that continue them, which may have been.
+
+    All items of a value that is whole, since they are redacted together, even if one is an element of another channel.
+    """
     is_open = False
+    if slot.kind == WHOLE:
+        ids = [at for run in slot.ranges for at in run.ids()]
+        yield from ids if any(at not in written for at in ids) else ()
+        return
     for at in (at for run in slot.ranges for at in run.ids()):
         is_open = at not in written or (is_open and written[at] == 0)
         if is_open:
