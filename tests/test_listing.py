@@ -8,8 +8,10 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -488,3 +490,14 @@ async def test_a_long_async_listing_continues_while_others_write(long: threadkee
     over.set()
     await asyncio.gather(*others)
     assert seen == [f"5-{n:05}" for n in reversed(range(LONG)) if n % 2 == 0]
+
+
+def test_no_connection_to_sqlite_prepares_a_statement_again_because_of_its_values(tmp_path: Path) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path / 'a.db'}") as keep:
+        put(keep.checkpointer, "1", {})
+        put(keep.checkpointer, "2", {})
+        assert len(list_ids(keep.checkpointer)) == 2
+        file: Any = keep.checkpointer._session.transport
+        connections = [file._writer, file._at_once.connection, *(reader.connection for reader in file._readers)]
+        assert len(connections) >= 3
+        assert all(each.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) for each in connections)
