@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemRange
 from threadkeep.engine.log.records import check_checkpoint, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import CheckpointState, get_many, get_several
-from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.checkpoints import CheckpointState, decode_state, get_many, get_several
+from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.metadata import MetadataFilter
 from threadkeep.errors import Corrupt
 
@@ -29,11 +30,15 @@ _CheckpointAt: TypeAlias = tuple[ThreadKey, str, str]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Which checkpoints to list, and how many more of them; all if `limit` is None."""
+    """Which checkpoints to list, and how many more of them; all if `limit` is None.
+
+    `is_answered` says that the scan answers all of the filter, so that it need not return more than is wanted.
+    """
 
     scan: ScanCheckpoints
     filter: Mapping[str, Any]
     limit: int | None
+    is_answered: bool
 
 
 class ListPage(NamedTuple):
@@ -60,10 +65,12 @@ def query(
 ) -> ListQuery:
     """Return a query. The scan uses as much of the filter as columns and the index can answer."""
     parts = metadata.split(filter)
+    tags = metadata.tags(parts.labels)
+    is_answered = not parts.own and len(tags) == len(parts.labels)
     scan = ScanCheckpoints(
         tenant,
         kind,
-        limit=_FIRST_SLICE,
+        limit=min(_FIRST_SLICE, limit) if is_answered and limit is not None else _FIRST_SLICE,
         thread=thread,
         ns=ns,
         id=id,
@@ -71,29 +78,32 @@ def query(
         source=parts.source,
         step=parts.step,
         run=parts.run,
-        tags=metadata.tags(parts.labels),
+        tags=tags,
     )
-    return ListQuery(scan, filter, limit)
+    return ListQuery(scan, filter, limit, is_answered)
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
-    """Return the next checkpoints of a query. One round trip for the scan, and one for what it finds.
+    """Return the next checkpoints of a query. One round trip for the scan, and one for what is not cached of them.
 
     More if a checkpoint is damaged: the others are read without it.
     """
     if query.limit == 0:
         return ListPage([], None, [])
-    size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
-    scanned = await replace(query.scan, limit=size)
+    size, era = query.scan.limit, heads.era
+    scanned = await query.scan
     damaged: dict[_CheckpointAt, str] = {}
-    chosen = _choose(scanned, query.filter, damaged)[: query.limit]
+    chosen = _choose(heads, codec, era, scanned, query, damaged)
     states = await _load_states(heads, codec, chosen, damaged)
-    left = None if query.limit is None else query.limit - sum(_place(found) not in damaged for found in chosen)
+    left = query.limit
+    if left is not None:
+        left -= len(chosen) if not damaged else sum(_place(found) not in damaged for found, _ in chosen)
     reasons = list(damaged.values())
     if len(scanned) < size or left == 0:
         return ListPage(states, None, reasons)
     last = scanned[-1]
-    scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=min(size * 2, _MAX_SLICE))
+    size = min(size * 2, _MAX_SLICE, left if left is not None and query.is_answered else _MAX_SLICE)
+    scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=size)
     return ListPage(states, replace(query, scan=scan, limit=left), reasons)
 
 
@@ -116,11 +126,8 @@ class ScanFilter:
         if self._is_empty:
             return True
         row, family = found.row, found.family
-        place = (found.key, row.labels, found.labels)
-        labels = self._labels.get(place)
         where = f"thread {found.key.id!r}"
-        if labels is None:
-            labels = self._labels[place] = unpack_labels(row.labels, found.labels, where, family)
+        labels = self.labels(found)
         own: dict[str, Any] = {}
         if self._filter.needs_own(labels):
             own = unpack_own_metadata(row, where, family)
@@ -128,19 +135,62 @@ class ScanFilter:
             check_checkpoint(row, where, family)
         return self._filter.matches(metadata.of_row(row, labels, own))
 
+    def labels(self, found: ScannedCheckpoint) -> dict[str, Any]:
+        """Return the labels of a checkpoint, which are not to be changed. Corrupt if they are damaged."""
+        place = (found.key, found.row.labels, found.labels)
+        labels = self._labels.get(place)
+        if labels is None:
+            where = f"thread {found.key.id!r}"
+            labels = self._labels[place] = unpack_labels(found.row.labels, found.labels, where, found.family)
+        return labels
+
+
+_Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
+"""A checkpoint that matches, with its state if that is complete."""
+
 
 def _choose(
-    scanned: Iterable[ScannedCheckpoint], wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]
-) -> list[ScannedCheckpoint]:
-    """Return the checkpoints that match a filter. One that cannot be read does not, and is added to `damaged`."""
-    filter, chosen = ScanFilter(wanted), []
+    heads: Heads,
+    codec: Codec,
+    era: int,
+    scanned: Iterable[ScannedCheckpoint],
+    query: ListQuery,
+    damaged: dict[_CheckpointAt, str],
+) -> list[_Chosen]:
+    """Return the checkpoints that match a filter. One that cannot be read does not, and is added to `damaged`.
+
+    Those whose thread is cached and that have no writes are complete with what a scan returns: see `_is_complete`.
+    `era` is that of the heads before the scan.
+    """
+    filter, chosen = ScanFilter(query.filter), list[_Chosen]()
     for found in scanned:
         try:
-            if filter.matches(found):
-                chosen.append(found)
+            if not filter.matches(found) or len(chosen) == query.limit:
+                continue
+            head, state = heads.get(found.key), None
+            if head is not None and heads.era == era == head.cache.era and _is_complete(head, found):
+                record = head.checkpoint(found.row)
+                state = decode_state(head, codec, record, ())
+            chosen.append((found, state))
         except Corrupt as error:
             damaged[_place(found)] = _message(_place(found), str(error))
     return chosen
+
+
+def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
+    """Return whether a state can be decoded from what a scan found and what is cached.
+
+    That is so if there are no writes, none is missing (see `check_newest`), and all items are cached. Items of one
+    epoch do not change, and `head` is of the same era, so they are those that the scan would have read.
+    """
+    thread, row, cache = found.thread, found.row, head.cache
+    if thread is None or head.row is None or head.row.epoch != thread.epoch or found.has_writes:
+        return False
+    if (row.ns == "" and row.id == thread.top and thread.top_writes) or len(head.names) < thread.nexts[NAMES]:
+        return False
+    return not any(lane == RANGE_LISTS for lane, _, _ in row.refs) and not cache.lacking(
+        (*row.refs, ItemRange(SHARED, row.labels, 1))
+    )
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:
@@ -149,12 +199,18 @@ def _message(at: _CheckpointAt, reason: str) -> str:
 
 
 async def _load_states(
-    heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint], damaged: dict[_CheckpointAt, str]
+    heads: Heads, codec: Codec, chosen: Sequence[_Chosen], damaged: dict[_CheckpointAt, str]
 ) -> list[CheckpointState]:
-    """Load what a scan chose, in one round trip; thread by thread if something is damaged."""
+    """Return the states of chosen checkpoints. What is not complete is loaded, in one round trip.
+
+    Thread by thread if something is damaged.
+    """
     by_thread: dict[ThreadKey, list[CheckpointRef]] = {}
-    for found in chosen:
-        by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
+    for found, complete in chosen:
+        if complete is None:
+            by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
+    if not by_thread:
+        return [complete for _, complete in chosen if complete is not None]
     states: dict[_CheckpointAt, CheckpointState] = {}
     left = dict(by_thread)
     if len(by_thread) > 1:
@@ -166,7 +222,8 @@ async def _load_states(
     for key, refs in left.items():
         for state in await _get_intact(heads, codec, key, refs, damaged):
             states[(key, state.ns, state.id)] = state
-    return [states[at] for at in map(_place, chosen) if at in states]
+    every = [complete or states.get(_place(found)) for found, complete in chosen]
+    return [state for state in every if state is not None]
 
 
 async def _get_intact(
