@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from operator import itemgetter
 from random import random
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, Unpack
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -42,6 +42,7 @@ from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
 
 _value = itemgetter(1)
+_STR = {str}
 _damage_logger = logging.getLogger("threadkeep.damage")
 
 
@@ -135,7 +136,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> listing.ListQuery:
         target = target_of(config) if config is not None else None
-        if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
+        if filter is not None and (
+            not isinstance(filter, (dict, Mapping))
+            or not (set(map(type, filter)) <= _STR or all(isinstance(key, str) for key in filter))
+        ):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return listing.query(
             self._session.tenant,
@@ -375,14 +379,9 @@ def _optional_tuple(state: CheckpointState | None) -> CheckpointTuple | None:
 
 
 def _checkpoint_tuple(state: CheckpointState) -> CheckpointTuple:
-    thread = state.key.id
-    return CheckpointTuple(
-        config=config_of(thread, state.ns, state.id),
-        checkpoint=cast("Checkpoint", state.checkpoint),
-        metadata=cast("CheckpointMetadata", state.metadata),
-        parent_config=config_of(thread, state.ns, state.parent) if state.parent is not None else None,
-        pending_writes=state.writes,
-    )
+    key, ns, id, parent, checkpoint, metadata, writes = state
+    parent_config = config_of(key.id, ns, parent) if parent is not None else None
+    return new_tuple(CheckpointTuple, (config_of(key.id, ns, id), checkpoint, metadata, parent_config, writes))
 
 
 def _delta_histories(found: Mapping[str, ChannelHistory]) -> dict[str, DeltaChannelHistory]:

@@ -91,7 +91,7 @@ def scan_conditions(  # noqa: C901, PLR0912 - one straight list
     values: dict[str, Any] = {"limit": request.limit}
     blocks: list[str] = []
     if request.thread is not None:
-        values.update(dialect.key_values(ThreadKey(request.tenant, request.kind, request.thread)))
+        values.update(dialect.key_values(new_tuple(ThreadKey, (request.tenant, request.kind, request.thread))))
         if values["number"] is None:  # the database assigns it
             del values["number"]
         blocks.append("where-thread")
@@ -117,14 +117,15 @@ def scan_conditions(  # noqa: C901, PLR0912 - one straight list
     if below is not None:
         values["below"] = to_bytes(below)
         blocks.append("where-below")
-    for block, name, value in (
-        ("where-source", "source", request.source),
-        ("where-step", "step", request.step),
-        ("where-run", "run", None if request.run is None else pack_id(request.run)),
-    ):
-        if value is not None:
-            values[name] = value
-            blocks.append(block)
+    if request.source is not None:
+        values["source"] = request.source
+        blocks.append("where-source")
+    if request.step is not None:
+        values["step"] = request.step
+        blocks.append("where-step")
+    if request.run is not None:
+        values["run"] = pack_id(request.run)
+        blocks.append("where-run")
     for n, tag in enumerate(request.tags[:_MAX_TAGS]):
         values[f"tag{n}"] = tag
         blocks.append(f"tag{n}")
@@ -168,13 +169,14 @@ def scanned_checkpoints(dialect: SqlBackend, rows: Sequence[Row]) -> tuple[Scann
 
 def _scanned_thread(row: Row) -> tuple[ThreadKey, ThreadRow | None]:
     try:
-        key = ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3]))
+        thread = thread_row(row)
+        return thread.key, checked_thread(thread, thread.key)
+    except Corrupt:
+        pass
+    try:
+        return ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3])), None
     except MALFORMED_ROW_ERRORS as error:
         raise Corrupt(f"the row of a thread cannot be read: {error!r}") from error
-    try:
-        return key, checked_thread(thread_row(row), key)
-    except Corrupt:
-        return key, None
 
 
 def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemRange
-from threadkeep.engine.log.records import check_checkpoint, unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemRange, new_tuple
+from threadkeep.engine.log.records import check_checkpoint, known_labels, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import CheckpointState, decode_state, get_many, get_several
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.engine.threads.metadata import MetadataFilter
+from threadkeep.engine.threads.metadata import LARGE_METADATA, MetadataFilter
 from threadkeep.errors import Corrupt
 
 _FIRST_SLICE, _MAX_SLICE = 16, 1024
@@ -28,8 +29,7 @@ _CheckpointAt: TypeAlias = tuple[ThreadKey, str, str]
 """The thread, namespace and id of a checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListQuery:
+class ListQuery(NamedTuple):
     """Which checkpoints to list, and how many more of them; all if `limit` is None.
 
     `is_answered` says that the scan answers all of the filter, so that it need not return more than is wanted.
@@ -65,7 +65,7 @@ def query(
 ) -> ListQuery:
     """Return a query. The scan uses as much of the filter as columns and the index can answer."""
     parts = metadata.split(filter)
-    tags = metadata.tags(parts.labels)
+    tags = metadata.tags(parts.labels) if parts.labels else ()
     is_answered = not parts.own and len(tags) == len(parts.labels)
     scan = ScanCheckpoints(
         tenant,
@@ -80,7 +80,7 @@ def query(
         run=parts.run,
         tags=tags,
     )
-    return ListQuery(scan, filter, limit, is_answered)
+    return new_tuple(ListQuery, (scan, filter, limit, is_answered))
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
@@ -94,17 +94,19 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     scanned = await query.scan
     damaged: dict[_CheckpointAt, str] = {}
     chosen = _choose(heads, codec, era, scanned, query, damaged)
-    states = await _load_states(heads, codec, chosen, damaged)
+    states = [state for _, state in chosen if state is not None]
+    if len(states) < len(chosen):
+        states = await _load_states(heads, codec, chosen, damaged)
     left = query.limit
     if left is not None:
         left -= len(chosen) if not damaged else sum(_place(found) not in damaged for found, _ in chosen)
     reasons = list(damaged.values())
     if len(scanned) < size or left == 0:
-        return ListPage(states, None, reasons)
+        return new_tuple(ListPage, (states, None, reasons))
     last = scanned[-1]
     size = min(size * 2, _MAX_SLICE, left if left is not None and query.is_answered else _MAX_SLICE)
     scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=size)
-    return ListPage(states, replace(query, scan=scan, limit=left), reasons)
+    return ListPage(states, query._replace(scan=scan, limit=left), reasons)
 
 
 def _place(found: ScannedCheckpoint) -> _CheckpointAt:
@@ -135,16 +137,23 @@ class ScanFilter:
             check_checkpoint(row, where, family)
         return self._filter.matches(metadata.of_row(row, labels, own))
 
+    def wants(self, values: Mapping[str, Any]) -> bool:
+        """Return whether metadata has all that the filter wants."""
+        return self._is_empty or self._filter.matches(values)
+
     def labels(self, found: ScannedCheckpoint) -> dict[str, Any]:
         """Return the labels of a checkpoint, which are not to be changed. Corrupt if they are damaged."""
         place = (found.key, found.row.labels, found.labels)
         labels = self._labels.get(place)
         if labels is None:
-            where = f"thread {found.key.id!r}"
-            labels = self._labels[place] = unpack_labels(found.row.labels, found.labels, where, found.family)
+            labels = self._labels[place] = known_labels(found.row.labels, found.labels, found.family) or unpack_labels(
+                found.row.labels, found.labels, f"thread {found.key.id!r}", found.family
+            )
         return labels
 
 
+_FIXED = frozenset((str, int, bool, float, NoneType))
+"""Types of values that cannot be changed in place, so that several metadata may share them."""
 _Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
 """A checkpoint that matches, with its state if that is complete."""
 
@@ -165,13 +174,16 @@ def _choose(
     filter, chosen = ScanFilter(query.filter), list[_Chosen]()
     for found in scanned:
         try:
-            if not filter.matches(found) or len(chosen) == query.limit:
-                continue
             head, state = heads.get(found.key), None
             if head is not None and heads.era == era == head.cache.era and _is_complete(head, found):
                 record = head.checkpoint(found.row)
-                state = decode_state(head, codec, record, ())
-            chosen.append((found, state))
+                values = metadata.of_row(record.row, filter.labels(found), record.own_metadata)
+                if filter.wants(values) and len(chosen) != query.limit:
+                    is_own = LARGE_METADATA not in record.slots and set(map(type, values.values())) <= _FIXED
+                    state = decode_state(head, codec, record, (), values if is_own else None)
+                    chosen.append((found, state))
+            elif filter.matches(found) and len(chosen) != query.limit:
+                chosen.append((found, None))
         except Corrupt as error:
             damaged[_place(found)] = _message(_place(found), str(error))
     return chosen
@@ -188,9 +200,13 @@ def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
         return False
     if (row.ns == "" and row.id == thread.top and thread.top_writes) or len(head.names) < thread.nexts[NAMES]:
         return False
-    return not any(lane == RANGE_LISTS for lane, _, _ in row.refs) and not cache.lacking(
-        (*row.refs, ItemRange(SHARED, row.labels, 1))
-    )
+    for lane, start, length in row.refs:
+        low, high = cache.spans.get(lane, (0, 0))
+        if lane == RANGE_LISTS or (
+            (start < low or start + length > high) and cache.lacking((ItemRange(lane, start, length),))
+        ):
+            return False
+    return row.labels in cache.lanes[SHARED]
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:
@@ -209,8 +225,6 @@ async def _load_states(
     for found, complete in chosen:
         if complete is None:
             by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
-    if not by_thread:
-        return [complete for _, complete in chosen if complete is not None]
     states: dict[_CheckpointAt, CheckpointState] = {}
     left = dict(by_thread)
     if len(by_thread) > 1:
