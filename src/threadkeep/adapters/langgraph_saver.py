@@ -104,17 +104,24 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints of a thread, or of all threads if config is None, newest id first.
 
-        They are read in slices: two round trips each, and one more per thread if there are several. Nothing is held
-        open between two checkpoints. A damaged checkpoint is left out, and a warning on the logger `threadkeep.damage`
-        names it.
+        They are read in slices: one round trip each, and one more if a checkpoint has writes or is not cached. Nothing
+        is held open between two checkpoints. A damaged checkpoint is left out, and a warning on the logger
+        `threadkeep.damage` names it.
         """
         query, codec = self._query(config, filter, before, limit), self._codec()
         return self._pages(query, codec)
 
     def _pages(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
-        while query is not None:
-            states, query, damaged = self._session.runner.run(listing.page(self._session.heads, codec, query))
-            _warn_of_damage(damaged)
+        session, heads = self._session, self._session.heads
+        while query is not None and query.limit != 0:
+            era, scanned = heads.era, session.read(query.scan)
+            selection = listing.select(heads, codec, query, era, scanned)
+            page = listing.page_of(query, selection)
+            if page is None:
+                page = session.runner.run(listing.load_page(heads, codec, query, selection))
+            states, query, damaged = page
+            if damaged:
+                _warn_of_damage(damaged)
             yield from map(_checkpoint_tuple, states)
 
     async def alist(

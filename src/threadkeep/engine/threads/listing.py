@@ -7,11 +7,11 @@ named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
@@ -39,6 +39,18 @@ class ListQuery(NamedTuple):
     filter: Mapping[str, Any]
     limit: int | None
     is_answered: bool
+
+
+_Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
+"""A checkpoint that matches, with its state if that is complete."""
+
+
+class Selection(NamedTuple):
+    """What a scan found, which of it matches, and a message for each damaged checkpoint."""
+
+    scanned: Sequence[ScannedCheckpoint]
+    chosen: list[_Chosen]
+    damaged: dict[_CheckpointAt, str]
 
 
 class ListPage(NamedTuple):
@@ -90,23 +102,32 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     """
     if query.limit == 0:
         return ListPage([], None, [])
-    size, era = query.scan.limit, heads.era
-    scanned = await query.scan
-    damaged: dict[_CheckpointAt, str] = {}
-    chosen = _choose(heads, codec, era, scanned, query, damaged)
-    states = [state for _, state in chosen if state is not None]
-    if len(states) < len(chosen):
-        states = await _load_states(heads, codec, chosen, damaged)
-    left = query.limit
+    era = heads.era
+    selection = select(heads, codec, query, era, await query.scan)
+    return page_of(query, selection) or await load_page(heads, codec, query, selection)
+
+
+def page_of(query: ListQuery, selection: Selection, loaded: list[CheckpointState] | None = None) -> ListPage | None:
+    """Return a page of what was selected. None if something has to be loaded, and was not."""
+    scanned, chosen, damaged = selection
+    states = loaded if loaded is not None else [state for _, state in chosen if state is not None]
+    if loaded is None and len(states) < len(chosen):
+        return None
+    left, size = query.limit, query.scan.limit
     if left is not None:
         left -= len(chosen) if not damaged else sum(_place(found) not in damaged for found, _ in chosen)
-    reasons = list(damaged.values())
     if len(scanned) < size or left == 0:
-        return new_tuple(ListPage, (states, None, reasons))
+        return new_tuple(ListPage, (states, None, list(damaged.values())))
     last = scanned[-1]
     size = min(size * 2, _MAX_SLICE, left if left is not None and query.is_answered else _MAX_SLICE)
     scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=size)
-    return ListPage(states, query._replace(scan=scan, limit=left), reasons)
+    return ListPage(states, query._replace(scan=scan, limit=left), list(damaged.values()))
+
+
+async def load_page(heads: Heads, codec: Codec, query: ListQuery, selection: Selection) -> ListPage:
+    """Return a page of what was selected. One round trip, more if a checkpoint is damaged."""
+    states = await _load_states(heads, codec, selection.chosen, selection.damaged)
+    return cast("ListPage", page_of(query, selection, states))
 
 
 def _place(found: ScannedCheckpoint) -> _CheckpointAt:
@@ -154,23 +175,17 @@ class ScanFilter:
 
 _FIXED = frozenset((str, int, bool, float, NoneType))
 """Types of values that cannot be changed in place, so that several metadata may share them."""
-_Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
-"""A checkpoint that matches, with its state if that is complete."""
+_MANY_ITEMS = 256
+"""States with more items are loaded, which pauses the garbage collector meanwhile."""
 
 
-def _choose(
-    heads: Heads,
-    codec: Codec,
-    era: int,
-    scanned: Iterable[ScannedCheckpoint],
-    query: ListQuery,
-    damaged: dict[_CheckpointAt, str],
-) -> list[_Chosen]:
-    """Return the checkpoints that match a filter. One that cannot be read does not, and is added to `damaged`.
+def select(heads: Heads, codec: Codec, query: ListQuery, era: int, scanned: Sequence[ScannedCheckpoint]) -> Selection:
+    """Choose the checkpoints that match a filter. One that cannot be read does not, and is named in `damaged`.
 
     Those whose thread is cached and that have no writes are complete with what a scan returns: see `_is_complete`.
-    `era` is that of the heads before the scan.
+    `era` is that of the heads before the scan. About 25 calls for each of these; `tests/test_budgets.py` counts them.
     """
+    damaged: dict[_CheckpointAt, str] = {}
     filter, chosen = ScanFilter(query.filter), list[_Chosen]()
     for found in scanned:
         try:
@@ -186,7 +201,7 @@ def _choose(
                 chosen.append((found, None))
         except Corrupt as error:
             damaged[_place(found)] = _message(_place(found), str(error))
-    return chosen
+    return new_tuple(Selection, (scanned, chosen, damaged))
 
 
 def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
@@ -200,13 +215,15 @@ def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
         return False
     if (row.ns == "" and row.id == thread.top and thread.top_writes) or len(head.names) < thread.nexts[NAMES]:
         return False
+    items = 0
     for lane, start, length in row.refs:
+        items += length
         low, high = cache.spans.get(lane, (0, 0))
         if lane == RANGE_LISTS or (
             (start < low or start + length > high) and cache.lacking((ItemRange(lane, start, length),))
         ):
             return False
-    return row.labels in cache.lanes[SHARED]
+    return items <= _MANY_ITEMS and row.labels in cache.lanes.get(SHARED, ())
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:
