@@ -8,8 +8,10 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import apsw
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -488,3 +490,106 @@ async def test_a_long_async_listing_continues_while_others_write(long: threadkee
     over.set()
     await asyncio.gather(*others)
     assert seen == [f"5-{n:05}" for n in reversed(range(LONG)) if n % 2 == 0]
+
+
+def test_no_connection_to_sqlite_prepares_a_statement_again_because_of_its_values(tmp_path: Path) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path / 'a.db'}") as keep:
+        put(keep.checkpointer, "1", {})
+        put(keep.checkpointer, "2", {})
+        assert len(list_ids(keep.checkpointer)) == 2
+        file: Any = keep.checkpointer._session.transport
+        connections = [file._writer, file._at_once.connection, *(reader.connection for reader in file._readers)]
+        assert len(connections) >= 3
+        assert all(each.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) for each in connections)
+
+
+# --- what a list reads
+
+
+def requests_of(keep: threadkeep.Keep, work: Callable[[], Any]) -> tuple[list[str], Any]:
+    """Return the names of the requests that some reads make, and what they return."""
+    transport: Any = keep.checkpointer._session.transport
+    read, names = transport.read, list[str]()
+
+    def counted(request: Any) -> Any:
+        names.append(type(request).__name__)
+        return read(request)
+
+    transport.read = counted
+    try:
+        return names, work()
+    finally:
+        del transport.read
+
+
+@pytest.fixture
+def two_keeps(lasting_url: str) -> Iterator[tuple[threadkeep.Keep, threadkeep.Keep]]:
+    with threadkeep.open(lasting_url) as first, threadkeep.open(lasting_url) as second:
+        yield first, second
+
+
+def test_a_list_of_cached_checkpoints_without_writes_is_one_request(tables_url: str) -> None:
+    with threadkeep.open(tables_url) as keep:
+        saver = keep.checkpointer
+        chains = [Chain(saver, thread) for thread in ("t", "u", "v")]
+        for n in range(4):
+            for chain in chains:
+                chain.put({"n": n, "list": [n, "x" * 2000]}, user="me" if chain.thread != "v" else "you")
+        for config_given, wanted in (
+            (None, {"user": "me"}),
+            (None, {"step": 2}),
+            (config("t"), {"step": 2}),
+            (None, {}),
+        ):
+
+            def find(config_given: Any = config_given, wanted: Any = wanted) -> Any:
+                return list(saver.list(config_given, filter=wanted, limit=3))
+
+            first = find()
+            assert requests_of(keep, find) == (["ScanCheckpoints"], first)
+        saver.put_writes(config("t", chains[0].last), [("n", 5)], "task")
+        names, found = requests_of(keep, lambda: list(saver.list(config("t"), filter={"step": 3})))
+        assert names == ["ScanCheckpoints", "LoadCheckpoints"]
+        assert found[0].pending_writes == [("task", "n", 5)]
+
+
+@pytest.mark.parametrize("change", ["write", "names", "labels", "prune", "replace", "delete", "recreate"])
+def test_a_list_sees_what_another_process_changed(
+    two_keeps: tuple[threadkeep.Keep, threadkeep.Keep], change: str
+) -> None:
+    ours, theirs = (keep.checkpointer for keep in two_keeps)
+    chain = Chain(ours)
+    for n in range(3):
+        chain.put({"n": n, "text": f"{n}" * 2000}, user="me")
+    before = list(ours.list(config("t"), filter={"user": "me"}))
+    assert len(before) == 3
+    chain.saver = theirs
+    if change == "write":
+        theirs.put_writes(config("t", chain.last), [("n", 5)], "task")
+    elif change == "names":
+        chain.put({"n": 3, "text": "3" * 2000, "new": "name"}, user="me")
+    elif change == "labels":
+        chain.put({"n": 3, "text": "3" * 2000}, user="me", more="labels")
+    elif change == "prune":
+        theirs.prune(["t"])
+    elif change == "replace":
+        theirs.put(config("t", "00000001"), before[0].checkpoint, before[0].metadata | {"user": "you"}, {})
+    else:
+        theirs.delete_thread("t")
+        if change == "recreate":
+            for n in range(3):
+                Chain(theirs).put({"n": -n, "text": "other" * 500}, user="me")
+    found = list(ours.list(config("t"), filter={"user": "me"}))
+    assert found == list(theirs.list(config("t"), filter={"user": "me"}))
+    assert found != before
+
+
+def test_states_of_a_list_share_nothing(saver: threadkeep.KeepSaver) -> None:
+    put(saver, "1", {"user": ["me"], "step": 1})
+    for _ in range(2):
+        (found,) = saver.list(config("t"), filter={"step": 1})
+        cast("Any", found.metadata)["user"].append("you")
+        found.checkpoint["channel_versions"]["x"] = 1
+        found.checkpoint["versions_seen"]["x"] = {}
+    (found,) = saver.list(config("t"), filter={"user": ["me"]})
+    assert (found.metadata, found.checkpoint["channel_versions"]) == ({"user": ["me"], "step": 1}, {})

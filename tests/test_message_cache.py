@@ -15,6 +15,7 @@ import threadkeep
 from checkpoint_chains import Chain, config
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.message_cache import MessageCache
+from threadkeep.engine.log.message_copies import BLOCK, TemplateBlock
 from threadkeep.engine.log.msgpack import read_header
 from threadkeep.engine.log.type_gate import KeepSerializer
 
@@ -130,6 +131,68 @@ def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change
         found = codec.decode_list(parts, "it")
         assert found == messages
         CHANGES[change](found)
+
+
+def long_conversation() -> list[BaseMessage]:
+    """Return more messages than two blocks, with nested dicts and lists."""
+    messages: list[BaseMessage] = []
+    for n in range(24):
+        _, answer, result, last = copy.deepcopy(conversation())
+        answer.usage_metadata = {"input_tokens": n, "output_tokens": 1, "total_tokens": n + 1}  # type: ignore[attr-defined]
+        messages += [answer, result, last]
+    for n, message in enumerate(messages):
+        message.id = f"id {n}"
+    return messages
+
+
+def containers_in(value: Any) -> Iterator[int]:
+    """Yield the identities of everything in a value that can be changed in place."""
+    if isinstance(value, BaseMessage):
+        yield from (id(value), id(value.__pydantic_fields_set__), id(value.__pydantic_extra__))
+        yield from containers_in(value.__dict__)
+    elif isinstance(value, (dict, list)):
+        yield id(value)
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(each)
+
+
+def test_blocks_of_messages_are_copied_and_share_nothing() -> None:
+    codec, messages = Codec(KeepSerializer()), long_conversation()
+    parts = list(codec.encode(messages).parts)
+    reads: list[Any] = [codec.decode_list(parts, "it") for _ in range(6)]
+    assert {type(block) for block in codec._messages._blocks.young.values()} == {TemplateBlock}
+    assert len(codec._messages._blocks.young) == len(messages) // BLOCK
+    for found in reads:
+        assert found == messages
+        assert list(map(repr, found)) == list(map(repr, messages))
+        assert [each.model_fields_set for each in found] == [each.model_fields_set for each in reads[0]]
+        assert [each.model_dump() for each in found] == [each.model_dump() for each in messages]
+    seen = [each for found in reads for message in found for each in containers_in(message)]
+    assert len(seen) == len(set(seen)) > 6 * 5 * len(messages)
+    templates = codec._messages._templates.young.values()
+    assert set(seen).isdisjoint(each for one in templates for each in containers_in(list(one)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_block_that_was_changed_is_not_seen_by_the_next_reader(change: str) -> None:
+    codec, messages = Codec(KeepSerializer()), [*conversation()[1:], *long_conversation()]
+    parts = codec.encode(messages).parts
+    for _ in range(6):
+        found: Any = codec.decode_list(parts, "it")
+        assert found == messages
+        changed = [HumanMessage("hello", id="1", extra_field={"a": 1}), *found]
+        CHANGES[change](changed)
+
+
+def test_a_block_is_only_used_for_the_same_messages() -> None:
+    codec, messages = Codec(KeepSerializer()), long_conversation()
+    for _ in range(4):
+        assert codec.decode_list(codec.encode(messages).parts, "it") == messages
+    others = [*messages[:5], *messages[6:], messages[5]]
+    for count in (len(others), BLOCK, BLOCK - 1, BLOCK + 1, 1):
+        for some in (others[:count], others[7 : 7 + count], messages[:count]):
+            for _ in range(3):
+                assert codec.decode_list(codec.encode(some).parts, "it") == some
 
 
 def test_messages_are_copied_over_reads_of_a_saver(saver: threadkeep.KeepSaver) -> None:

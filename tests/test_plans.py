@@ -33,7 +33,7 @@ from threadkeep.engine.threads.delta_history import delta_history
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.errors import Conflict, Unavailable
-from threadkeep.plan import Failure, Plan, Reply, Request, result, resume, try_execute
+from threadkeep.plan import Failure, Plan, Reply, Request, drive, result, resume, try_execute
 
 KEY, OTHER = ThreadKey("", GRAPH, "t"), ThreadKey("", GRAPH, "other")
 CODEC = Codec(KeepSerializer())
@@ -308,6 +308,23 @@ def test_an_empty_page_takes_one_request_and_a_limit_of_none_takes_none(warm: Be
         query = listing.query("", GRAPH, thread="t", ns="nowhere", id=None, before=None, filter={}, limit=limit)
         warm.drive(listing.page(warm.heads, CODEC, query))
         assert warm.made_requests == asked
+
+
+def test_a_page_of_what_is_cached_takes_one_request_unless_the_heads_were_cleared_meanwhile(warm: Bench) -> None:
+    warm.write(put("4", "3"))
+    query = listing.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={"step": 4}, limit=None)
+    first = warm.drive(listing.page(warm.heads, CODEC, query))
+    assert [state.id for state in first.states] == ["4"]
+    assert warm.drive(listing.page(warm.heads, CODEC, query)) == first
+    assert warm.made_requests == [ScanCheckpoints]
+
+    def clear_and_read_again() -> None:  # what is cached then may be of another server than the scan
+        warm.heads.clear()
+        drive(checkpoints.get(warm.heads, CODEC, KEY, "", "4"), warm.backend.answer)
+
+    again = once(ScanCheckpoints, clear_and_read_again)
+    assert warm.drive(listing.page(warm.heads, CODEC, query), before=again) == first
+    assert warm.made_requests == [ScanCheckpoints, LoadCheckpoints]
 
 
 def test_what_is_removed_between_the_scan_and_the_load_of_a_page_is_left_out(warm: Bench) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from operator import itemgetter
 from random import random
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.threads.listing import ListQuery
 
 _value = itemgetter(1)
+_STR = {str}
 _damage_logger = logging.getLogger("threadkeep.damage")
 
 
@@ -108,17 +109,24 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints of a thread, or of all threads if config is None, newest id first.
 
-        They are read in slices: two round trips each, and one more per thread if there are several. Nothing is held
-        open between two checkpoints. A damaged checkpoint is left out, and a warning on the logger `threadkeep.damage`
-        names it.
+        They are read in slices: one round trip each, and one more if a checkpoint has writes or is not cached. Nothing
+        is held open between two checkpoints. A damaged checkpoint is left out, and a warning on the logger
+        `threadkeep.damage` names it.
         """
         query, codec = self._query(config, filter, before, limit), self._codec()
         return self._pages(query, codec)
 
     def _pages(self, query: ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
-        while query is not None:
-            states, query, damaged = self._session.runner.run(threads.listing.page(self._session.heads, codec, query))
-            _warn_of_damage(damaged)
+        session, heads, listing = self._session, self._session.heads, threads.listing
+        while query is not None and query.limit != 0:
+            era, scanned = heads.era, session.read(query.scan)
+            selection = listing.select(heads, codec, query, era, scanned)
+            page = listing.page_of(query, selection)
+            if page is None:
+                page = session.runner.run(listing.load_page(heads, codec, query, selection))
+            states, query, damaged = page
+            if damaged:
+                _warn_of_damage(damaged)
             yield from map(_checkpoint_tuple, states)
 
     async def alist(
@@ -140,7 +148,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> ListQuery:
         target = target_of(config) if config is not None else None
-        if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
+        if filter is not None and (
+            not isinstance(filter, (dict, Mapping))
+            or not (set(map(type, filter)) <= _STR or all(isinstance(key, str) for key in filter))
+        ):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return threads.listing.query(
             self._session.tenant,
@@ -382,14 +393,9 @@ def _optional_tuple(state: CheckpointState | None) -> CheckpointTuple | None:
 
 
 def _checkpoint_tuple(state: CheckpointState) -> CheckpointTuple:
-    thread = state.key.id
-    return CheckpointTuple(
-        config=config_of(thread, state.ns, state.id),
-        checkpoint=cast("Checkpoint", state.checkpoint),
-        metadata=cast("CheckpointMetadata", state.metadata),
-        parent_config=config_of(thread, state.ns, state.parent) if state.parent is not None else None,
-        pending_writes=state.writes,
-    )
+    key, ns, id, parent, checkpoint, metadata, writes = state
+    parent_config = config_of(key.id, ns, parent) if parent is not None else None
+    return new_tuple(CheckpointTuple, (config_of(key.id, ns, id), checkpoint, metadata, parent_config, writes))
 
 
 def _delta_histories(found: Mapping[str, ChannelHistory]) -> dict[str, DeltaChannelHistory]:

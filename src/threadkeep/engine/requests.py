@@ -157,11 +157,12 @@ class LoadThreadRows(Request[LoadedRows]):
     key: ThreadKey
 
 
-class ScannedCheckpoint(Value):
+class ScannedCheckpoint(NamedTuple):
     """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing.
 
     `family` is that of its thread. `damaged` says why its row cannot be read; None if it can. If not, only the
-    namespace and id of `row` are known.
+    namespace and id of `row` are known. `thread` is the row of its thread in the same state, and `has_writes` says
+    whether there are writes on it; a backend may leave both out, and does if the thread's row is damaged.
     """
 
     key: ThreadKey
@@ -169,6 +170,8 @@ class ScannedCheckpoint(Value):
     labels: bytes | None
     family: int = 0
     damaged: str | None = None
+    thread: ThreadRow | None = None
+    has_writes: bool = True
 
 
 def damaged_scan(key: ThreadKey, ns: str | None, id: str | None, reason: str) -> ScannedCheckpoint:

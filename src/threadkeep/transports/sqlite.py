@@ -433,6 +433,9 @@ class SqliteFile:
         reads_only = self.read_only or (_exists(self._path) and not os.access(self._path, os.W_OK))
         connection = self._connect_read_only() if reads_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
+        # Otherwise SQLite prepares a join again whenever its values change, in case they allow for a better plan. Ours
+        # have one good plan, and preparing took four times as long as executing.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE_KB}")
         return connection
 

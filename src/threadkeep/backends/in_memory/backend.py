@@ -308,7 +308,8 @@ def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iter
         has_tags = set(request.tags) <= set(thread.tags.get(row.labels, ()))
         if (request.hidden or not row.hidden) and has_tags and _fits(request, row):
             labels = thread.items.get(ItemId(SHARED, row.labels))
-            yield ScannedCheckpoint(key, row, labels, thread.row.family)
+            has_writes = bool(thread.writes.get((row.ns, row.id)))
+            yield ScannedCheckpoint(key, row, labels, thread.row.family, None, thread.row, has_writes)
 
 
 def _fits(request: ScanCheckpoints, row: CheckpointRow) -> bool:

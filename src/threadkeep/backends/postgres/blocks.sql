@@ -180,14 +180,15 @@ FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane,
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
 -- load-scan: the same as scan-checkpoints; labels are looked up only for the checkpoints that are returned
-SELECT c.tenant, c.kind, c.thread_id, {checkpoint-columns}, l.payload, c.family
+SELECT {scan-columns}
 FROM (
-    SELECT t.tenant, t.kind, t.id AS thread_id, t.family, c.thread, {checkpoint-columns}
+    SELECT t.id AS thread_id, c.thread, {checkpoint-columns}
     FROM tk_threads t
     JOIN tk_checkpoints c ON c.thread = t.thread
     WHERE {conditions}
     ORDER BY c.id DESC, t.id, c.ns LIMIT :limit
 ) c
+CROSS JOIN LATERAL (SELECT * FROM tk_threads t WHERE t.thread = c.thread OFFSET 0) t
 LEFT JOIN LATERAL (
     SELECT l.payload FROM tk_items l WHERE l.thread = c.thread AND l.lane = 2 AND l.n = c.labels OFFSET 0
 ) l ON true

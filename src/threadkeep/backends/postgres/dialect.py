@@ -36,7 +36,7 @@ from threadkeep.backends.postgres.parameters import (
     pack_value,
 )
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
-from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoint
+from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoints
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine import health, memories
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
@@ -132,7 +132,7 @@ class PostgresDialect(SqlBackend):
         self._small_commits: dict[tuple[commits.Form, str | None], TypedSql] = {}
         self._group_commits: dict[tuple[commits.Parts, str | None], TypedSql] = {}
         self._load_sql: TypedSql | None = None
-        self._scans: dict[str, str] = {}
+        self._scans: dict[tuple[str, ...], str] = {}
         self._one_statement: dict[type[Request[Any]], Callable[[Any], Statement]] = {
             LoadCheckpoints: self.load_checkpoints,
             LoadItems: self.load_items,
@@ -488,15 +488,14 @@ class PostgresDialect(SqlBackend):
 
     def scan_checkpoints(self, request: ScanCheckpoints) -> Statement:
         """Return a scan as one statement that is planned once for all values: planning took ten times as long."""
-        where = scan_conditions(self, request)
-        sql = where.put_into("load-scan")
-        hidden = self._scans.get(sql)
-        if hidden is None:  # the planner does not know what a SELECT of a parameter returns
-            hidden = self._scans[sql] = _VALUE.sub(r"(SELECT \g<0>)", sql)
-        typed, parameters = self.typed(hidden, where.values, keeps_plan=True)
+        blocks, values = scan_conditions(self, request)
+        sql = self._scans.get(blocks)
+        if sql is None:  # the planner does not know what a SELECT of a parameter returns
+            sql = self._scans[blocks] = _VALUE.sub(r"(SELECT \g<0>)", self.scan_sql("load-scan", blocks))
+        typed, parameters = self.typed(sql, values, keeps_plan=True)
 
         def read(rows: list[Row]) -> tuple[ScannedCheckpoint, ...]:
-            return parse_rows(request, lambda: tuple([scanned_checkpoint(self, row) for row in rows]))
+            return parse_rows(request, lambda: scanned_checkpoints(self, rows))
 
         return Statement(typed, parameters, read)
 

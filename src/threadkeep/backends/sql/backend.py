@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from threadkeep.backends import sql
@@ -43,6 +43,8 @@ _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["sc
 _UTF8 = ("utf-8", "surrogatepass")
 _FEW = 4
 """The writes of so many checkpoints are read one checkpoint at a time."""
+_SCANS = 256
+"""How many statements of scans are cached."""
 _HIDDEN = {0: False, 1: True}
 _INT = {int}
 _OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
@@ -80,6 +82,11 @@ class SqlBackend(ABC):
     def sql(self) -> Mapping[str, str]:
         """The SQL blocks by name."""
         return read_blocks(*self.files)
+
+    @cached_property
+    def scan_sql(self) -> Callable[[str, tuple[str, ...]], str]:
+        """Returns the statement of a scan, see `lists.scan_sql`; those used last are cached."""
+        return lru_cache(_SCANS)(partial(sql.lists.scan_sql, self))
 
     def answer(self, cursor: SqlCursor, request: Request[Any]) -> Any:
         """Execute one request. Raise Corrupt if a column cannot be read."""

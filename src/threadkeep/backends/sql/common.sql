@@ -46,13 +46,22 @@ WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 -- item-ids: the ids of all items of a thread
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
--- scan-checkpoints: checkpoints, greatest id first
-SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload, t.family
-FROM tk_threads t
-{join-in-order} tk_checkpoints c ON c.thread = t.thread
+-- scan-checkpoints: checkpoints, greatest id first; all columns are looked up only for those that are returned
+SELECT {scan-columns}
+FROM (
+    SELECT c.thread, c.ns, c.id, t.id AS thread_id
+    FROM tk_threads t {join-in-order} tk_checkpoints c ON c.thread = t.thread
+    WHERE {conditions}
+    ORDER BY c.id DESC, t.id, c.ns LIMIT :limit
+) f
+{join-in-order} tk_checkpoints c ON c.thread = f.thread AND c.ns = f.ns AND c.id = f.id
+{join-in-order} tk_threads t ON t.thread = f.thread
 LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
-WHERE {conditions}
-ORDER BY c.id DESC, t.id, c.ns LIMIT :limit;
+ORDER BY f.id DESC, f.thread_id, f.ns;
+
+-- scan-columns: what a scan returns: a thread, a checkpoint, its labels, and whether it has writes
+{thread-columns}, {checkpoint-columns}, l.payload,
+       EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = c.thread AND w.ns = c.ns AND w.checkpoint = c.id)
 
 -- list-threads: a page of threads; labels are looked up only for the rows of the page
 SELECT {thread-columns}, l.payload

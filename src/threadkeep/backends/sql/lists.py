@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
+from threadkeep.backends.sql.rows import FAMILY, THREAD_COLUMNS, Row, thread_row
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
-from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.log.itemlog import new_tuple
+from threadkeep.engine.log.records import ThreadRow, checked_thread
 from threadkeep.engine.requests import (
     MALFORMED_ROW_ERRORS,
     FindThreadsOfRuns,
@@ -52,19 +53,20 @@ class Conditions:
     def add_tags(self, tags: Sequence[bytes], alias: str) -> None:
         """Add a condition for each tag on the labels of the table with this alias."""
         tags = tags[:_MAX_TAGS]
-        self.blocks += [self._tag_condition(n, alias) for n in range(len(tags))]
+        self.blocks += [self.tag_condition(f"tag{n}", alias) for n in range(len(tags))]
         self.values |= {f"tag{n}": tag for n, tag in enumerate(tags)}
 
     def add_any_tags(self, tags: Sequence[bytes]) -> None:
         """Add the condition that a thread has labels with all these tags, unless there are none."""
         tags = tags[:_MAX_TAGS]
         if tags:
-            more = "".join(f" AND {self._tag_condition(n, 'a')}" for n in range(1, len(tags)))
+            more = "".join(f" AND {self.tag_condition(f'tag{n}', 'a')}" for n in range(1, len(tags)))
             self.blocks.append(self.dialect.sql["where-any-tags"].replace("{more}", more))
             self.values |= {f"tag{n}": tag for n, tag in enumerate(tags)}
 
-    def _tag_condition(self, n: int, alias: str) -> str:
-        return self.dialect.sql["where-tag"].replace("{alias}", alias).replace("{tag}", f"tag{n}")
+    def tag_condition(self, tag: str, alias: str) -> str:
+        """Return the condition that the labels of the table with this alias have a tag, which is a value's name."""
+        return self.dialect.sql["where-tag"].replace("{alias}", alias).replace("{tag}", tag)
 
     def put_into(self, block: str, **parts: str) -> str:
         """Return a block with its `{conditions}` and other parts filled in."""
@@ -75,55 +77,103 @@ class Conditions:
 
 
 def _scan_checkpoints(db: SqlContext, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
-    where = scan_conditions(db.dialect, request)
-    rows = db.cursor.rows(where.put_into("scan-checkpoints"), where.values)
-    return tuple(scanned_checkpoint(db.dialect, row) for row in rows)
+    blocks, values = scan_conditions(db.dialect, request)
+    return scanned_checkpoints(db.dialect, db.cursor.rows(db.dialect.scan_sql("scan-checkpoints", blocks), values))
 
 
-def scan_conditions(dialect: SqlBackend, request: ScanCheckpoints) -> Conditions:
-    """Return the conditions of a scan, and its limit."""
-    where = Conditions(dialect, {"limit": request.limit})
+def scan_conditions(  # noqa: C901, PLR0912 - one straight list
+    dialect: SqlBackend, request: ScanCheckpoints
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the names of the blocks that are the conditions of a scan, and their values. Makes few calls."""
+    values: dict[str, Any] = {"limit": request.limit}
+    blocks: list[str] = []
     if request.thread is not None:
-        where.add("where-thread", **_known_values(dialect, ThreadKey(request.tenant, request.kind, request.thread)))
+        values.update(dialect.key_values(new_tuple(ThreadKey, (request.tenant, request.kind, request.thread))))
+        if values["number"] is None:  # the database assigns it
+            del values["number"]
+        blocks.append("where-thread")
     else:
-        where.add("where-tenant", tenant=to_bytes(request.tenant))
-        where.add("where-kind", kind=request.kind)
+        values["tenant"], values["kind"] = to_bytes(request.tenant), request.kind
+        blocks += ("where-tenant", "where-kind")
     if not request.hidden:
-        where.add("where-visible")
-    where.add("where-ns", ns=maybe_bytes(request.ns))
-    where.add("where-id", id=maybe_bytes(request.id))
-    below = [request.before] if request.before is not None else []
+        blocks.append("where-visible")
+    if request.ns is not None:
+        values["ns"] = to_bytes(request.ns)
+        blocks.append("where-ns")
+    if request.id is not None:
+        values["id"] = to_bytes(request.id)
+        blocks.append("where-id")
+    below = request.before
     if request.after is not None:
         id, thread, ns = request.after
         if request.thread is None or request.ns is None:
-            last = {"after_id": to_bytes(id), "after_thread": to_bytes(thread), "after_ns": to_bytes(ns)}
-            where.add("where-after", **last)
+            values |= {"after_id": to_bytes(id), "after_thread": to_bytes(thread), "after_ns": to_bytes(ns)}
+            blocks.append("where-after")
         else:  # within one namespace of one thread, an id is unique
-            below.append(id)
-    where.add("where-below", below=to_bytes(min(below)) if below else None)
-    where.add("where-source", source=request.source)
-    where.add("where-step", step=request.step)
-    where.add("where-run", run=maybe_pack(request.run))
-    where.add_tags(request.tags, "c")
-    return where
+            below = id if below is None else min(id, below)
+    if below is not None:
+        values["below"] = to_bytes(below)
+        blocks.append("where-below")
+    if request.source is not None:
+        values["source"] = request.source
+        blocks.append("where-source")
+    if request.step is not None:
+        values["step"] = request.step
+        blocks.append("where-step")
+    if request.run is not None:
+        values["run"] = pack_id(request.run)
+        blocks.append("where-run")
+    for n, tag in enumerate(request.tags[:_MAX_TAGS]):
+        values[f"tag{n}"] = tag
+        blocks.append(f"tag{n}")
+    return tuple(blocks), values
 
 
-def _known_values(dialect: SqlBackend, key: ThreadKey) -> dict[str, Any]:
-    """Return the values of a thread's key; the number is missing where the database assigns it."""
-    return {name: value for name, value in dialect.key_values(key).items() if value is not None}
+def scan_sql(dialect: SqlBackend, block: str, blocks: Sequence[str]) -> str:
+    """Return the statement of a scan with these conditions."""
+    where = Conditions(dialect, {})
+    for name in blocks:
+        if name.startswith("tag"):
+            where.blocks.append(where.tag_condition(name, "c"))
+        else:
+            where.add(name)
+    return where.put_into(block)
 
 
-def scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
-    """Read a row of `scan-checkpoints`. Corrupt if its thread's key cannot be read."""
+def scanned_checkpoints(dialect: SqlBackend, rows: Sequence[Row]) -> tuple[ScannedCheckpoint, ...]:
+    """Read the rows of a scan. Corrupt if the key of a thread cannot be read. Two calls a row, and two a thread.
+
+    A thread's row that is damaged is left out here: whoever loads the checkpoint says what is wrong.
+    """
+    found: list[ScannedCheckpoint] = []
+    threads: dict[int, tuple[ThreadKey, ThreadRow | None]] = {}
+    for row in rows:
+        known = threads.get(row[0])
+        if known is None:
+            known = threads[row[0]] = _scanned_thread(row)
+        key, thread = known
+        try:
+            checkpoint = dialect.checkpoint_row(row[THREAD_COLUMNS:-2])
+        except (*MALFORMED_ROW_ERRORS, Corrupt) as error:
+            ns, id = row[THREAD_COLUMNS : THREAD_COLUMNS + 2]
+            damage = f"its row cannot be read: {error!r}"
+            found.append(damaged_scan(key, decode_lossy(ns), decode_lossy(id), damage))
+            continue
+        family = row[FAMILY] if type(row[FAMILY]) is int else 0
+        found.append(new_tuple(ScannedCheckpoint, (key, checkpoint, row[-2], family, None, thread, row[-1] != 0)))
+    return tuple(found)
+
+
+def _scanned_thread(row: Row) -> tuple[ThreadKey, ThreadRow | None]:
     try:
-        key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
+        thread = thread_row(row)
+        return thread.key, checked_thread(thread, thread.key)
+    except Corrupt:
+        pass
+    try:
+        return ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3])), None
     except MALFORMED_ROW_ERRORS as error:
         raise Corrupt(f"the row of a thread cannot be read: {error!r}") from error
-    try:
-        family = row[15] if type(row[15]) is int else 0
-        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14], family)
-    except (*MALFORMED_ROW_ERRORS, Corrupt) as error:
-        return damaged_scan(key, decode_lossy(row[3]), decode_lossy(row[4]), f"its row cannot be read: {error!r}")
 
 
 def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:

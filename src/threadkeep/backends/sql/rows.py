@@ -7,7 +7,7 @@ from typing import Any
 
 from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.itemlog import ItemRange, new_tuple
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.errors import Corrupt
 
@@ -42,33 +42,17 @@ def range_values(items: ItemRange) -> dict[str, int]:
 def thread_row(row: Row) -> ThreadRow:
     """Read a row of the block `thread-columns`. Corrupt if a column has no such value."""
     try:
-        _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row
-        top, run, step, source, status, labels, early, early_status, lease, *facts = rest
-        family, top_writes, early_writes, bytes_check, checksum = facts[:5]
-        return ThreadRow(
-            key=ThreadKey(tenant.decode(*_UTF8), kind, id.decode(*_UTF8)),
-            epoch=epoch,
-            rev=rev,
-            nexts=tuple(itemlog.read_varints(nexts)),
-            created=created,
-            updated=updated,
-            checkpoints=checkpoints,
-            writes=writes,
-            bytes=size,
-            top=top.decode(*_UTF8) if top is not None else None,
-            run=unpack_id(run) if run else None,
-            step=step,
-            source=source,
-            status=status,
-            labels=labels,
-            early=early.decode(*_UTF8) if early is not None else None,
-            early_status=early_status,
-            lease=lease,
-            family=family,
-            top_writes=top_writes,
-            early_writes=early_writes,
-            bytes_check=bytes_check,
-            checksum=checksum,
-        )
+        (
+            _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step, source,
+            status, labels, early, early_status, lease, family, top_writes, early_writes, bytes_check, checksum,
+        ) = row[:THREAD_COLUMNS]  # fmt: skip
+        return new_tuple(ThreadRow, (
+            new_tuple(ThreadKey, (tenant.decode(*_UTF8), kind, id.decode(*_UTF8))), epoch, rev,
+            tuple(nexts) if type(nexts) is bytes and nexts.isascii() else tuple(itemlog.read_varints(nexts)), created,
+            updated, checkpoints, writes, size, top.decode(*_UTF8) if top is not None else None,
+            unpack_id(run) if run else None, step, source, status, labels,
+            early.decode(*_UTF8) if early is not None else None, early_status, lease, family, top_writes, early_writes,
+            bytes_check, checksum,
+        ))  # fmt: skip
     except Exception as error:
         raise Corrupt(f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {error!r}") from error

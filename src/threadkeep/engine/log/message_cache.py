@@ -10,7 +10,7 @@ did not change is found without packing its texts: strings and numbers are compa
 changed in place (dicts and lists) is packed and compared.
 
 A message that was decoded before is copied instead: its strings are shared, and only fields that can be changed in
-place are unpacked again. That takes a third of the time.
+place are copied too. That takes a third of the time, and less for blocks of messages (see `message_copies`).
 
 Only LangChain's own message classes are cached, and only if their fields are plain data.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_, not_
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import ormsgpack
 from langchain_core.messages import (
@@ -33,6 +33,7 @@ from langchain_core.messages import (
 )
 
 from threadkeep.engine.log.itemlog import new_tuple
+from threadkeep.engine.log.message_copies import BLOCK, MessageTemplate, TemplateBlock, block_of, copy_block
 from threadkeep.engine.log.messages import setters
 from threadkeep.engine.log.msgpack import LIST, header
 
@@ -56,6 +57,8 @@ _LONGEST_HEADER = 6
 """The most bytes of the msgpack extension header before the packed fields."""
 _BLOCK = 32
 """Messages per block."""
+_BLOCK_SIZE = BLOCK * 300
+"""Bytes of memory that a block of templates takes besides these, roughly."""
 _WORTH_CACHING = 4
 """Shorter lists, such as those of writes, are not cached as lists, only their messages."""
 GENERATION = 16 * 1024 * 1024
@@ -99,19 +102,6 @@ class _Generations(Generic[K, V]):
         self._size += size + _OVERHEAD * len(values)
 
 
-class _MessageTemplate(NamedTuple):
-    """A message to copy: its class, its fields, and the dicts and lists in these, which must be copied too.
-
-    `containers` has (holder, key) of each dict and list: it is the value of this key in number `holder` of them,
-    counted from 1, or in the fields, which are number 0. A holder comes before what it holds.
-    """
-
-    kind: type[BaseMessage]
-    fields: dict[str, Any]
-    containers: tuple[tuple[int, Any], ...]
-    names: set[str]
-
-
 class _MessageBlock(NamedTuple):
     """Consecutive messages of a list: what they were when they were last encoded or compared, and the bytes of each.
 
@@ -140,7 +130,8 @@ class MessageCache:
         self._is_on = generation > 0
         self._lists: _Generations[str, list[_MessageBlock]] = _Generations(generation)
         self._parts: _Generations[str, bytes] = _Generations(generation)
-        self._templates: _Generations[bytes, _MessageTemplate | bool] = _Generations(generation)
+        self._templates: _Generations[bytes, MessageTemplate | bool] = _Generations(generation)
+        self._blocks: _Generations[bytes, TemplateBlock | list[bytes]] = _Generations(generation)
 
     def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
         """Return the bytes of each value. Values that are not cached are encoded with `encode`.
@@ -206,33 +197,42 @@ class MessageCache:
         packed = _pack_plain([*MESSAGES[type(message)], fields, _METHOD])
         return part if packed and part.endswith(packed) and len(part) - len(packed) <= _LONGEST_HEADER else None
 
-    def decode(self, parts: Sequence[bytes], unpack: Callable[[bytes], Any]) -> list[Any]:
-        """Return the messages in these parts. Those that were decoded before are copied, in no call.
+    def decode(self, parts: Sequence[bytes], unpack: Callable[[bytes], Any]) -> list[Any]:  # noqa: C901 - straight loops
+        """Return the messages in these parts. Those that were decoded before are copied, in no call or one per block.
 
         The others are decoded together, as one list. ValueError if a part is not exactly one object.
         """
         young, old = self._templates.young, self._templates.old
         messages: list[Any] = []
         new: list[int] = []
-        for part in parts:
-            template = young.get(part) or old.get(part)
-            if not isinstance(template, tuple):  # None, or False if it was decoded once
-                new.append(len(messages))
-                messages.append(None)
+        for start in range(0, len(parts), BLOCK):
+            some = parts[start : start + BLOCK]
+            block = self._blocks.get(some[0]) if len(some) == BLOCK else None
+            if type(block) is TemplateBlock and block.parts == some:
+                messages += copy_block(block)
                 continue
-            kind, fields, containers, names = template
-            fields = fields.copy()
-            copies: list[Any] = [fields]
-            for holder, key in containers:
-                container = copies[holder]
-                copied = container[key] = container[key].copy()
-                copies.append(copied)
-            message: Any = kind.__new__(kind)
-            _set_fields(message, fields)
-            _set_names(message, names.copy())
-            _set_extra(message, {})
-            _set_private(message, None)
-            messages.append(message)
+            missing = len(new)
+            for part in some:
+                template = young.get(part) or old.get(part)
+                if not isinstance(template, tuple):  # None, or False if it was decoded once
+                    new.append(len(messages))
+                    messages.append(None)
+                    continue
+                kind, fields, containers, names = template
+                fields = fields.copy()
+                copies: list[Any] = [fields]
+                for holder, key in containers:
+                    container = copies[holder]
+                    copied = container[key] = container[key].copy()
+                    copies.append(copied)
+                message: Any = kind.__new__(kind)
+                _set_fields(message, fields)
+                _set_names(message, names.copy())
+                _set_extra(message, {})
+                _set_private(message, None)
+                messages.append(message)
+            if len(some) == BLOCK and len(new) == missing:
+                self._remember_block(list(some), is_repeated=block == some)
         if new:
             encoded = [parts[at] for at in new]
             found = unpack(header(LIST, len(new)) + b"".join(encoded))
@@ -245,6 +245,15 @@ class MessageCache:
                 self._remember(found[start:stop], encoded[start:stop])
         return messages
 
+    def _remember_block(self, parts: list[bytes], *, is_repeated: bool) -> None:
+        """Cache which messages were copied one after the other; when that happens again, their block."""
+        if not is_repeated:
+            self._blocks.add(parts[0], parts, _BLOCK_SIZE)
+            return
+        templates = [self._templates.get(part) for part in parts]
+        if all(isinstance(template, tuple) and template.containers for template in templates):
+            self._blocks.add(parts[0], block_of(parts, cast("list[MessageTemplate]", templates)), _BLOCK_SIZE)
+
     def _remember(self, messages: Sequence[Any], parts: Sequence[bytes]) -> None:
         """Cache the bytes that messages were decoded from; when that happens again, also how to copy them."""
         if not self._is_on:
@@ -254,7 +263,7 @@ class MessageCache:
         self._parts.update(by_id, sum(map(len, by_id.values())))
         young, old = self._templates.young, self._templates.old
         again = [(message, part) for message, part in known if part in young or part in old]
-        new: dict[bytes, _MessageTemplate | bool] = dict.fromkeys(by_id.values(), False)
+        new: dict[bytes, MessageTemplate | bool] = dict.fromkeys(by_id.values(), False)
         new.update(_templates(again))
         self._templates.update(new, 2 * sum(map(len, new)))
 
@@ -264,12 +273,12 @@ class MessageCache:
             self._parts.add(message.id, part, len(part))
 
 
-def _templates(messages: Iterable[tuple[Any, bytes]]) -> dict[bytes, _MessageTemplate | bool]:
+def _templates(messages: Iterable[tuple[Any, bytes]]) -> dict[bytes, MessageTemplate | bool]:
     """Return templates of messages by the bytes that they were decoded from, for those with plain data. Makes no call.
 
     A template shares nothing with its message that can be changed.
     """
-    templates: dict[bytes, _MessageTemplate | bool] = {}
+    templates: dict[bytes, MessageTemplate | bool] = {}
     for message, part in messages:
         kind, fields = type(message), message.__dict__.copy()
         try:
@@ -286,7 +295,7 @@ def _templates(messages: Iterable[tuple[Any, bytes]]) -> dict[bytes, _MessageTem
                     copied = container[key] = value.copy()
                     containers.append((holder, key))
                     copies.append(copied)
-        templates[part] = new_tuple(_MessageTemplate, (kind, fields, tuple(containers), set(fields)))
+        templates[part] = new_tuple(MessageTemplate, (kind, fields, tuple(containers), set(fields)))
     return templates
 
 

@@ -469,6 +469,22 @@ def unpack_labels(n: int, stored: bytes | None, where: str, family: int) -> dict
     return as_labels(item.data, f"labels {n} of {where}")
 
 
+def known_labels(n: int, stored: bytes | None, family: int) -> dict[str, Any] | None:
+    """Return what `unpack_labels` returned for the same bytes before, which is not to be changed. None if damaged."""
+    try:
+        return _known_labels(n, stored, family) if stored is not None and len(stored) <= _SMALL_LABELS else None
+    except (Corrupt, TypeError):
+        return None
+
+
+_SMALL_LABELS = 1024
+
+
+@lru_cache(maxsize=1024)
+def _known_labels(n: int, stored: bytes, family: int) -> dict[str, Any]:
+    return unpack_labels(n, stored, "", family)
+
+
 def as_labels(packed: bytes, what: str) -> dict[str, Any]:
     """Return packed labels. Corrupt if they cannot be decoded."""
     labels = unpack(packed, what) or {}

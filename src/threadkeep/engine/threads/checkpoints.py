@@ -26,7 +26,7 @@ from threadkeep.engine import threads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack, unpack_plain
 from threadkeep.engine.log.item_cache import ItemCache
-from threadkeep.engine.log.itemlog import SHARED
+from threadkeep.engine.log.itemlog import SHARED, new_tuple
 from threadkeep.engine.log.msgpack import LIST, WHOLE, header
 from threadkeep.engine.log.records import (
     CheckpointRecord,
@@ -299,34 +299,52 @@ def with_recent_checkpoints(head: Head, records: Iterable[CheckpointRecord]) -> 
     return Head(head.key, head.row, head.names, head.with_recent(records), head.cache)
 
 
-def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iterable[TaskWrites]) -> CheckpointState:
-    """Return a checkpoint with its values decoded; the head must have their items.
+def decode_state(
+    head: Head,
+    codec: Codec,
+    record: CheckpointRecord,
+    tasks: Sequence[TaskWrites],
+    values: dict[str, Any] | None = None,
+) -> CheckpointState:
+    """Return a checkpoint with its values decoded; the head must have their items. `values` is its metadata, if known.
 
     About fifteen calls, however many messages there are if they were read before; `tests/test_budgets.py` counts them.
     """
     row = record.row
-    slots = dict(record.slots)
-    slots.pop(LARGE_METADATA, None)
-    writes = in_order(tasks)
+    slots = record.slots
+    if LARGE_METADATA in slots:
+        slots = {name: slot for name, slot in slots.items() if name != LARGE_METADATA}
+    writes, pending = in_order(tasks) if tasks else [], list[tuple[str, str, Any]]()
     try:
         channels = dict(zip(slots, decode_slots(head.cache, codec, slots.values()), strict=True))
-        values = decode_slots(head.cache, codec, [entry.slot for _, _, _, entry in writes])
-        pending = [(task, entry.channel, value) for (_, task, _, entry), value in zip(writes, values, strict=True)]
+        if writes:
+            written = decode_slots(head.cache, codec, [entry.slot for _, _, _, entry in writes])
+            pending = [(task, entry.channel, value) for (_, task, _, entry), value in zip(writes, written, strict=True)]
     except Exception:  # noqa: BLE001 - decoding them one by one names the value that is wrong
         where = f"of checkpoint {row.id!r} in {head.where}"
         channels = {name: decode_value(head, codec, slot, f"channel {name!r} {where}") for name, slot in slots.items()}
         pending = decode_writes(head, codec, tasks)
     checkpoint = {
         **record.fields,
-        **(codec.loads(*record.rest, f"the rest of checkpoint {row.id!r} in {head.where}") if record.rest else {}),
+        **(_decode_rest(head, codec, record) if record.rest else {}),
         "id": row.id,
         "channel_values": channels,
         "channel_versions": record.versions.copy(),
         "versions_seen": dict(zip(record.seen, map(dict, record.seen.values()), strict=True)),
     }
-    return CheckpointState(
-        head.key, row.ns, row.id, row.parent, checkpoint, metadata_of(head, record, complete=True), pending
-    )
+    if values is None:
+        values = metadata_of(head, record, complete=True)
+    return new_tuple(CheckpointState, (head.key, row.ns, row.id, row.parent, checkpoint, values, pending))
+
+
+def _decode_rest(head: Head, codec: Codec, record: CheckpointRecord) -> Any:
+    tag, data = record.rest or ("", b"")
+    if tag == MSGPACK and codec.unpack is not None:
+        try:
+            return codec.unpack(data)
+        except Exception:  # noqa: BLE001, S110 - what follows raises what is wrong
+            pass
+    return codec.loads(tag, data, f"the rest of checkpoint {record.row.id!r} in {head.where}")
 
 
 def in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEntry]]:

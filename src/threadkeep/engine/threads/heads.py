@@ -10,13 +10,14 @@ Two calls that cache the same thread at once may drop each other's additions. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.item_cache import ItemCache
-from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import (
     CheckpointRecord,
     CheckpointRow,
@@ -69,7 +70,8 @@ class Head(Value):
 
     def name_table(self) -> NameTable:
         """Return the names for unpacking rows."""
-        return NameTable(self.names, _no_new_names, self.row.family if self.row is not None else 0)
+        family = self.row.family if self.row is not None else 0
+        return new_tuple(NameTable, (self.names, _no_new_names, family, _NO_NUMBERS, None, 0))
 
     def with_recent(self, records: Iterable[CheckpointRecord]) -> dict[tuple[str, str], CheckpointRecord]:
         """Return the recent checkpoints with these added and the oldest dropped.
@@ -110,13 +112,14 @@ class Head(Value):
 
     def shared_parts(self) -> SharedParts:
         """Return the range lists and shapes for unpacking rows."""
-        return SharedParts(self.cache.range_lists, self._shape)
+        return new_tuple(SharedParts, (self.cache.range_lists, self._shape))
 
     def _shape(self, n: int) -> Any:
         """Return a shape; it is unpacked only once."""
-        if n not in self.cache.shapes:
-            self.cache.shapes[n] = unpack(self.shared(n), f"shape {n} of {self.where}")
-        return self.cache.shapes[n]
+        shape = self.cache.shapes.get(n)
+        if shape is None:
+            shape = self.cache.shapes[n] = unpack(self.shared(n), f"shape {n} of {self.where}")
+        return shape
 
     def trimmed(self) -> Head:
         """Return the same head whose cache has only the items that its names and recent checkpoints use."""
@@ -130,6 +133,9 @@ class Head(Value):
         return self._replace(cache=cache)
 
 
+_NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
+
+
 def _no_new_names(name: str) -> int:
     raise KeyError(name)
 
@@ -139,16 +145,12 @@ class Heads:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._era = 0
+        self.era = 0
+        """The number of times that all heads were dropped. A cache of another era is not current."""
         self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
         self.get: Callable[[ThreadKey], Head | None] = self._heads.get
         """Returns the cached head of a thread, if any."""
-
-    @property
-    def era(self) -> int:
-        """The number of times that all heads were dropped. A cache of another era is not current."""
-        return self._era
 
     def drop(self, key: ThreadKey) -> None:
         """Drop the cached head of a thread."""
@@ -159,12 +161,12 @@ class Heads:
 
         After a lost connection the storage may be another server, which never had what this one acknowledged.
         """
-        self._era += 1
+        self.era += 1
         self._heads.clear()
 
     def is_current(self, head: Head) -> bool:
         """Return whether a head may still be trusted: `clear` was not called since it was read."""
-        return head.cache.era == self._era
+        return head.cache.era == self.era
 
     def store(self, head: Head) -> Head:
         """Cache this head unless a newer one is cached; return the one that is.
@@ -179,7 +181,7 @@ class Heads:
         if cache.size > self._budget // 4:
             head = head.trimmed()
             cache = head.cache
-        if self._budget and cache.size <= self._budget and cache.era == self._era:
+        if self._budget and cache.size <= self._budget and cache.era == self.era:
             self._heads[head.key] = head
             self._cached_since_start += 1
             if not self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
@@ -200,9 +202,9 @@ class Heads:
         """Return the head that a read shows. `old` is the head whose cached items the read did not send again."""
         if loaded.thread is None:
             self.drop(key)
-            return Head(key, None, cache=ItemCache(self._era))
+            return Head(key, None, cache=ItemCache(self.era))
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
-            old = Head(key, loaded.thread, cache=ItemCache(self._era))
+            old = Head(key, loaded.thread, cache=ItemCache(self.era))
         old.cache.fill(loaded.items, old.where, loaded.thread.family)
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _read_names(old.names, loaded.thread, old.cache)

@@ -7,32 +7,49 @@ named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.records import check_checkpoint, unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemRange, new_tuple
+from threadkeep.engine.log.records import check_checkpoint, known_labels, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import CheckpointState, get_many, get_several
-from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.metadata import MetadataFilter
+from threadkeep.engine.threads.checkpoints import CheckpointState, decode_state, get_many, get_several
+from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.metadata import LARGE_METADATA, MetadataFilter
 from threadkeep.errors import Corrupt
-from threadkeep.value import Value
 
 _FIRST_SLICE, _MAX_SLICE = 16, 1024
 _CheckpointAt: TypeAlias = tuple[ThreadKey, str, str]
 """The thread, namespace and id of a checkpoint."""
 
 
-class ListQuery(Value):
-    """Which checkpoints to list, and how many more of them; all if `limit` is None."""
+class ListQuery(NamedTuple):
+    """Which checkpoints to list, and how many more of them; all if `limit` is None.
+
+    `is_answered` says that the scan answers all of the filter, so that it need not return more than is wanted.
+    """
 
     scan: ScanCheckpoints
     filter: Mapping[str, Any]
     limit: int | None
+    is_answered: bool
+
+
+_Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
+"""A checkpoint that matches, with its state if that is complete."""
+
+
+class Selection(NamedTuple):
+    """What a scan found, which of it matches, and a message for each damaged checkpoint."""
+
+    scanned: Sequence[ScannedCheckpoint]
+    chosen: list[_Chosen]
+    damaged: dict[_CheckpointAt, str]
 
 
 class ListPage(NamedTuple):
@@ -59,10 +76,12 @@ def query(
 ) -> ListQuery:
     """Return a query. The scan uses as much of the filter as columns and the index can answer."""
     parts = metadata.split(filter)
+    tags = metadata.tags(parts.labels) if parts.labels else ()
+    is_answered = not parts.own and len(tags) == len(parts.labels)
     scan = ScanCheckpoints(
         tenant,
         kind,
-        limit=_FIRST_SLICE,
+        limit=min(_FIRST_SLICE, limit) if is_answered and limit is not None else _FIRST_SLICE,
         thread=thread,
         ns=ns,
         id=id,
@@ -70,30 +89,44 @@ def query(
         source=parts.source,
         step=parts.step,
         run=parts.run,
-        tags=metadata.tags(parts.labels),
+        tags=tags,
     )
-    return ListQuery(scan, filter, limit)
+    return new_tuple(ListQuery, (scan, filter, limit, is_answered))
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
-    """Return the next checkpoints of a query. One round trip for the scan, and one for what it finds.
+    """Return the next checkpoints of a query. One round trip for the scan, and one for what is not cached of them.
 
     More if a checkpoint is damaged: the others are read without it.
     """
     if query.limit == 0:
         return ListPage([], None, [])
-    size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
-    scanned = await query.scan._replace(limit=size)
-    damaged: dict[_CheckpointAt, str] = {}
-    chosen = _choose(scanned, query.filter, damaged)[: query.limit]
-    states = await _load_states(heads, codec, chosen, damaged)
-    left = None if query.limit is None else query.limit - sum(_place(found) not in damaged for found in chosen)
-    reasons = list(damaged.values())
+    era = heads.era
+    selection = select(heads, codec, query, era, await query.scan)
+    return page_of(query, selection) or await load_page(heads, codec, query, selection)
+
+
+def page_of(query: ListQuery, selection: Selection, loaded: list[CheckpointState] | None = None) -> ListPage | None:
+    """Return a page of what was selected. None if something has to be loaded, and was not."""
+    scanned, chosen, damaged = selection
+    states = loaded if loaded is not None else [state for _, state in chosen if state is not None]
+    if loaded is None and len(states) < len(chosen):
+        return None
+    left, size = query.limit, query.scan.limit
+    if left is not None:
+        left -= len(chosen) if not damaged else sum(_place(found) not in damaged for found, _ in chosen)
     if len(scanned) < size or left == 0:
-        return ListPage(states, None, reasons)
+        return new_tuple(ListPage, (states, None, list(damaged.values())))
     last = scanned[-1]
-    scan = query.scan._replace(after=(last.row.id, last.key.id, last.row.ns), limit=min(size * 2, _MAX_SLICE))
-    return ListPage(states, query._replace(scan=scan, limit=left), reasons)
+    size = min(size * 2, _MAX_SLICE, left if left is not None and query.is_answered else _MAX_SLICE)
+    scan = query.scan._replace(after=(last.row.id, last.key.id, last.row.ns), limit=size)
+    return ListPage(states, query._replace(scan=scan, limit=left), list(damaged.values()))
+
+
+async def load_page(heads: Heads, codec: Codec, query: ListQuery, selection: Selection) -> ListPage:
+    """Return a page of what was selected. One round trip, more if a checkpoint is damaged."""
+    states = await _load_states(heads, codec, selection.chosen, selection.damaged)
+    return cast("ListPage", page_of(query, selection, states))
 
 
 def _place(found: ScannedCheckpoint) -> _CheckpointAt:
@@ -115,11 +148,8 @@ class ScanFilter:
         if self._is_empty:
             return True
         row, family = found.row, found.family
-        place = (found.key, row.labels, found.labels)
-        labels = self._labels.get(place)
         where = f"thread {found.key.id!r}"
-        if labels is None:
-            labels = self._labels[place] = unpack_labels(row.labels, found.labels, where, family)
+        labels = self.labels(found)
         own: dict[str, Any] = {}
         if self._filter.needs_own(labels):
             own = unpack_own_metadata(row, where, family)
@@ -127,19 +157,72 @@ class ScanFilter:
             check_checkpoint(row, where, family)
         return self._filter.matches(metadata.of_row(row, labels, own))
 
+    def wants(self, values: Mapping[str, Any]) -> bool:
+        """Return whether metadata has all that the filter wants."""
+        return self._is_empty or self._filter.matches(values)
 
-def _choose(
-    scanned: Iterable[ScannedCheckpoint], wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]
-) -> list[ScannedCheckpoint]:
-    """Return the checkpoints that match a filter. One that cannot be read does not, and is added to `damaged`."""
-    filter, chosen = ScanFilter(wanted), []
+    def labels(self, found: ScannedCheckpoint) -> dict[str, Any]:
+        """Return the labels of a checkpoint, which are not to be changed. Corrupt if they are damaged."""
+        place = (found.key, found.row.labels, found.labels)
+        labels = self._labels.get(place)
+        if labels is None:
+            labels = self._labels[place] = known_labels(found.row.labels, found.labels, found.family) or unpack_labels(
+                found.row.labels, found.labels, f"thread {found.key.id!r}", found.family
+            )
+        return labels
+
+
+_FIXED = frozenset((str, int, bool, float, NoneType))
+"""Types of values that cannot be changed in place, so that several metadata may share them."""
+_MANY_ITEMS = 256
+"""States with more items are loaded, which pauses the garbage collector meanwhile."""
+
+
+def select(heads: Heads, codec: Codec, query: ListQuery, era: int, scanned: Sequence[ScannedCheckpoint]) -> Selection:
+    """Choose the checkpoints that match a filter. One that cannot be read does not, and is named in `damaged`.
+
+    Those whose thread is cached and that have no writes are complete with what a scan returns: see `_is_complete`.
+    `era` is that of the heads before the scan. About 25 calls for each of these; `tests/test_budgets.py` counts them.
+    """
+    damaged: dict[_CheckpointAt, str] = {}
+    filter, chosen = ScanFilter(query.filter), list[_Chosen]()
     for found in scanned:
         try:
-            if filter.matches(found):
-                chosen.append(found)
+            head, state = heads.get(found.key), None
+            if head is not None and heads.era == era == head.cache.era and _is_complete(head, found):
+                record = head.checkpoint(found.row)
+                values = metadata.of_row(record.row, filter.labels(found), record.own_metadata)
+                if filter.wants(values) and len(chosen) != query.limit:
+                    is_own = LARGE_METADATA not in record.slots and set(map(type, values.values())) <= _FIXED
+                    state = decode_state(head, codec, record, (), values if is_own else None)
+                    chosen.append((found, state))
+            elif filter.matches(found) and len(chosen) != query.limit:
+                chosen.append((found, None))
         except Corrupt as error:
             damaged[_place(found)] = _message(_place(found), str(error))
-    return chosen
+    return new_tuple(Selection, (scanned, chosen, damaged))
+
+
+def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
+    """Return whether a state can be decoded from what a scan found and what is cached.
+
+    That is so if there are no writes, none is missing (see `check_newest`), and all items are cached. Items of one
+    epoch do not change, and `head` is of the same era, so they are those that the scan would have read.
+    """
+    thread, row, cache = found.thread, found.row, head.cache
+    if thread is None or head.row is None or head.row.epoch != thread.epoch or found.has_writes:
+        return False
+    if (row.ns == "" and row.id == thread.top and thread.top_writes) or len(head.names) < thread.nexts[NAMES]:
+        return False
+    items = 0
+    for lane, start, length in row.refs:
+        items += length
+        low, high = cache.spans.get(lane, (0, 0))
+        if lane == RANGE_LISTS or (
+            (start < low or start + length > high) and cache.lacking((ItemRange(lane, start, length),))
+        ):
+            return False
+    return items <= _MANY_ITEMS and row.labels in cache.lanes.get(SHARED, ())
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:
@@ -148,12 +231,16 @@ def _message(at: _CheckpointAt, reason: str) -> str:
 
 
 async def _load_states(
-    heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint], damaged: dict[_CheckpointAt, str]
+    heads: Heads, codec: Codec, chosen: Sequence[_Chosen], damaged: dict[_CheckpointAt, str]
 ) -> list[CheckpointState]:
-    """Load what a scan chose, in one round trip; thread by thread if something is damaged."""
+    """Return the states of chosen checkpoints. What is not complete is loaded, in one round trip.
+
+    Thread by thread if something is damaged.
+    """
     by_thread: dict[ThreadKey, list[CheckpointRef]] = {}
-    for found in chosen:
-        by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
+    for found, complete in chosen:
+        if complete is None:
+            by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
     states: dict[_CheckpointAt, CheckpointState] = {}
     left = dict(by_thread)
     if len(by_thread) > 1:
@@ -165,7 +252,8 @@ async def _load_states(
     for key, refs in left.items():
         for state in await _get_intact(heads, codec, key, refs, damaged):
             states[(key, state.ns, state.id)] = state
-    return [states[at] for at in map(_place, chosen) if at in states]
+    every = [complete or states.get(_place(found)) for found, complete in chosen]
+    return [state for state in every if state is not None]
 
 
 async def _get_intact(

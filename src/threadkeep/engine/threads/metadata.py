@@ -140,25 +140,37 @@ class MetadataFilter:
     """A filter that is compared with many metadata: what it wants is put in canonical form only once."""
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self._wanted = {key: canonical(value) for key, value in wanted.items()}
-        self._others = [key for key in wanted if key not in _COLUMNS]
+        self._given: list[tuple[str, type, Any]] = []
+        self._wanted: list[tuple[str, bytes]] = []
+        self._others: list[str] = []
+        for key, value in wanted.items():
+            if type(value) in _PLAIN:
+                self._given.append((key, type(value), value))
+            else:
+                self._wanted.append((key, canonical(value)))
+            if key not in _COLUMNS:
+                self._others.append(key)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        """Return whether metadata has all these keys with these values."""
-        for key, wanted in self._wanted.items():
+        """Return whether metadata has all these keys with these values. No call for texts and numbers of one type."""
+        for key, kind, given in self._given:
             found = metadata.get(key)
-            if type(found) is LargeValue:
-                if found.digest != _digest_of(wanted):
-                    return False
-            elif canonical(found) != wanted:
+            if found != given if type(found) is kind else not _is_equal(found, canonical(given)):
                 return False
-        return True
+        return not self._wanted or all(_is_equal(metadata.get(key), wanted) for key, wanted in self._wanted)
 
     def needs_own(self, labels: Mapping[str, Any]) -> bool:
         """Return whether a key may be in the row's own metadata: it is in no column, nor in the labels."""
         return any(key not in labels for key in self._others)
 
 
+def _is_equal(found: Any, wanted: bytes) -> bool:
+    """Return whether a value has this canonical form."""
+    return found.digest == _digest_of(wanted) if type(found) is LargeValue else canonical(found) == wanted
+
+
+_PLAIN = (str, int, bool)
+"""Values of one of these types are equal exactly if their canonical forms are."""
 _COLUMNS = ("source", "step", "run_id")
 
 
