@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ _FIRST_REPLY_SECONDS = 2.0
 """How long the first reply may take: callers want to know whether the address is right, not more."""
 _NO_LIMIT = 2**20
 """redis-py refuses more than 100 connections by default; each caller that waits for a reply needs one."""
+_slot_of: Callable[[bytes], int] = lru_cache(maxsize=8192)(key_slot)
 _INITIALIZE_OPTIONS = signature(NodesManager.initialize).parameters
 
 
@@ -61,11 +62,8 @@ class Node(NamedTuple):
 
     client: Redis
     lists_replicas: bool
-
-    @property
-    def name(self) -> str:
-        """Host and port."""
-        return client_name(self.client)
+    name: str
+    """Host and port."""
 
 
 class SingleServer:
@@ -76,17 +74,18 @@ class SingleServer:
 
     def __init__(self, client: Redis) -> None:
         self._client = client
+        self._node = Node(client, lists_replicas=False, name=client_name(client))
 
     def primaries(self) -> list[Primary]:
         """Return the server."""
-        return [Primary(client_name(self._client), self._client, 0)]
+        return [Primary(self._node.name, self._client, 0)]
 
     def covered_slots(self) -> None:
         """Return None: there are no slots."""
 
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - there is only one
         """Return the server."""
-        return Node(self._client, lists_replicas=False)
+        return self._node
 
     def has(self, name: str, key: bytes) -> bool:  # noqa: ARG002 - there is only one
         """Return True: every key is on this server."""
@@ -118,6 +117,8 @@ class Cluster:
 
     def __init__(self, nodes: NodesManager) -> None:
         self._nodes = nodes
+        self._by_slot: dict[int, Node] = {}
+        """What `node` has returned. It is used as long as the slot table says the same."""
 
     def primaries(self) -> list[Primary]:
         """Return the servers that have slots, and how many replicas the cluster lists for each."""
@@ -130,15 +131,19 @@ class Cluster:
 
     def node(self, key: bytes) -> Node:
         """Return the primary that has the slot of a key."""
-        slot = key_slot(key)
+        slot = _slot_of(key)
         nodes = self._nodes.slots_cache.get(slot)
         if not nodes:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
-        return Node(self._client(nodes[0]), lists_replicas=len(nodes) > 1)
+        known, first, lists_replicas = self._by_slot.get(slot), nodes[0], len(nodes) > 1
+        if known is None or known.client is not first.redis_connection or known.lists_replicas != lists_replicas:
+            client = self._client(first)
+            self._by_slot[slot] = known = Node(client, lists_replicas, client_name(client))
+        return known
 
     def has(self, name: str, key: bytes) -> bool:
         """Return whether the primary of that name has the slot of a key, as far as is known."""
-        nodes = self._nodes.slots_cache.get(key_slot(key))
+        nodes = self._nodes.slots_cache.get(_slot_of(key))
         return not nodes or nodes[0].name == name
 
     def _client(self, node: Any) -> Redis:
@@ -170,7 +175,8 @@ class Cluster:
             node = find()
         if node is None:
             raise errors.ConnectionError(f"unknown server {error.node_addr}")
-        return Node(self._client(node), lists_replicas=False)
+        client = self._client(node)
+        return Node(client, lists_replicas=False, name=client_name(client))
 
     def close(self) -> None:
         """Close all connections."""

@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis import exceptions as errors
 
+try:
+    from hiredis import pack_command
+except ImportError:  # redis-py works without it, more slowly
+    pack_command = None  # type: ignore[assignment]
+
 from threadkeep.backends.valkey.calls import Call, script
 from threadkeep.errors import Unavailable
 from threadkeep.transports.valkey_nodes import LOST, Node
 
 _INFO = ("INFO", "replication")
+_ASKING = ("ASKING",)
+_ONE_PIECE = 1 << 18
+"""Commands with fewer bytes than this are sent with one call. The time limit of a connection is for each call."""
 
 
 class _Script(NamedTuple):
@@ -46,16 +54,15 @@ class PendingCall:
     pipeline: Pipeline | None = None
     """The pipeline in which a change waits for its reply, if that takes long."""
 
-    def commands(self) -> list[tuple[Any, ...]]:
-        """Return the commands to send; only the reply to the last one counts."""
+    def command(self) -> tuple[Any, ...]:
+        """Return the command to send."""
         name, keys, args = self.call
-        if name.islower():
-            known = _script(name)
-            start = ("EVAL", known.text) if self.as_text else ("EVALSHA", known.sha)
-            command: tuple[Any, ...] = (*start, len(keys), *keys, *args)
-        else:
-            command = (name, *keys, *args)
-        return [("ASKING",), command] if self.importing_node is not None else [command]
+        if not name.islower():
+            return (name, *keys, *args)
+        known = _script(name)
+        if self.as_text:
+            return ("EVAL", known.text, len(keys), *keys, *args)
+        return ("EVALSHA", known.sha, len(keys), *keys, *args)
 
 
 class Pipeline:
@@ -83,7 +90,11 @@ class Pipeline:
 
     def send(self) -> None:
         """Send all commands. An error becomes the reply to each call."""
-        commands = [command for call in self.pending for command in call.commands()]
+        commands: list[tuple[Any, ...]] = []
+        for call in self.pending:
+            if call.importing_node is not None:
+                commands.append(_ASKING)
+            commands.append(call.command())
         if self._replicas is None:
             commands.append(_INFO)
         elif self._replicas:
@@ -93,6 +104,11 @@ class Pipeline:
             self._send(commands)
         except LOST as error:
             self._fail(error, self.pending)
+        except BaseException:
+            if self._connection is not None:
+                self._connection.disconnect()
+                self._release()
+            raise
 
     def receive(self, patience: float | None = None) -> bool:
         """Read all replies. If the connection is lost, each call without a reply fails; in WAIT, all of them.
@@ -129,11 +145,16 @@ class Pipeline:
         self._release()
 
     def _receive(self, patience: float | None) -> bool:
+        connection = self._connection
         for call in self.pending[self._received :]:
             if not self._received and not self._can_read(patience):
                 return False
-            for _ in range(1 if call.importing_node is None else 2):  # ASKING has a reply too
-                call.reply = self._read()
+            if call.importing_node is not None:
+                self._read()  # ASKING has a reply too
+            try:
+                call.reply = connection.read_response()
+            except errors.ResponseError as error:
+                call.reply = error
             self._received += 1
         if self._replicas is None:
             self._find_replica(self._read())
@@ -165,7 +186,15 @@ class Pipeline:
         return ("WAIT", replicas, self._wait_ms)
 
     def _send(self, commands: list[tuple[Any, ...]]) -> None:
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        """Send commands, in one piece unless it is large. redis-py's packing makes a Python call for each argument."""
+        connection = self._connection
+        try:
+            packed = list(map(pack_command, commands))
+        except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
+            packed = connection.pack_commands(commands)
+        if sum(map(len, packed)) < _ONE_PIECE:
+            packed = [b"".join(packed)]
+        connection.send_packed_command(packed)
 
     def _read(self) -> Any:
         try:
