@@ -21,10 +21,12 @@ from redis import exceptions as errors
 
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.calls import Call
+from threadkeep.backends.valkey.commits import check_committed
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import Batch, MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
@@ -55,7 +57,7 @@ _REPLICA_CHECK_SECONDS = 1.0
 class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
-    commits_at_once = False
+    commits_at_once = True
     writers = 2
 
     def __init__(self, backend: ValkeyBackend, options: ValkeyOptions, *, on_loss: Callable[[], None]) -> None:
@@ -148,13 +150,47 @@ class ValkeyServer:
         self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
         return Failure(self._try_later(left.reason(), started))
 
-    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
-        """Return False: a commit waits for servers, so a worker makes it."""
-        return False
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch at once, in this thread and on one connection. Return whether that was done.
 
-    def try_drop(self, key: ThreadKey) -> bool:  # noqa: ARG002
-        """Return False, as `try_commit` does."""
-        return False
+        One round trip: the script, and WAIT after it. Everything unusual is left to `write`: servers that are down or
+        were not asked yet, scripts that a server does not have, slots that have moved.
+        """
+        reply = self._try_call(self._backend.commit_call(batch))
+        if reply is None:
+            return False
+        check_committed(reply)
+        return True
+
+    def try_drop(self, key: ThreadKey) -> bool:
+        """Delete a thread at once, as `try_commit` commits."""
+        return self._try_call(self._backend.drop_call(key)) is not None
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories at once, as `try_commit` commits, if they are all in one partition."""
+        calls = self._backend.calls(request)
+        return calls is not None and len(calls) == 1 and self._try_call(calls[0]) is not None
+
+    def _try_call(self, call: Call) -> Any:
+        """Make a change in this thread. None if it has to be sent as other changes are; it may have been made.
+
+        If it is interrupted, its connection is closed.
+        """
+        servers = self._servers
+        if servers is None or self.read_only or not self._is_schema_checked or self._outages or self._unfinished:
+            return None
+        try:
+            pipeline = self._pipeline(servers.node(call.keys[0]), durable=True)
+        except (*LOST, errors.RedisError):
+            return None
+        pending = PendingCall(call)
+        pipeline.pending.append(pending)
+        pipeline.send()
+        pipeline.receive()
+        self._record_replicas(pipeline.name, pipeline)
+        if isinstance(pending.reply, LOST):
+            self._handle_loss()
+        return None if isinstance(pending.reply, errors.RedisError | OSError) else _value(pending.reply)
 
     def setup(self) -> None:
         """Connect now instead of at first use."""

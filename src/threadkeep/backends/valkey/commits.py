@@ -90,8 +90,12 @@ class ValkeyCommits:
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
     def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
-        names = thread_keys(self._prefix, request.key)
-        executor.call(Call("drop_thread", names.keys, names.members))
+        executor.call(self.drop_call(request.key))
+
+    def drop_call(self, key: ThreadKey) -> Call:
+        """Return a call that deletes a thread."""
+        names = thread_keys(self._prefix, key)
+        return Call("drop_thread", names.keys, names.members)
 
     def _copy_thread(self, executor: CallExecutor, request: CopyThread) -> None:
         version, loaded = self._reads.load_thread_rows(executor, request.source)
