@@ -459,7 +459,7 @@ class ValkeyServer:
     def _pipeline(self, node: Node, *, durable: bool) -> Pipeline:
         replicas = self._replicas_to_wait_for(node) if durable else 0
         if_any = self._options.replicas is None and not node.lists_replicas
-        return Pipeline(node.name, node.client, replicas, self._wait_ms, if_any=if_any)
+        return Pipeline(node, replicas, self._wait_ms, if_any=if_any)
 
     def _leave_out(self, pipelines: dict[str, Pipeline], *, may_leave: bool) -> None:
         """Let calls to servers that are down fail. Unless they are changes of a group, that ends all of them."""

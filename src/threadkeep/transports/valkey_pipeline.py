@@ -73,13 +73,14 @@ class Pipeline:
     With `if_any`, a server that has lost its replicas meanwhile is enough; `has_replica` is then False.
     """
 
-    def __init__(self, name: str, client: Redis, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
+    def __init__(self, node: Node, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
         self.pending: list[PendingCall] = []
         self.has_replica: bool | None = None
         self.lacks_replicas = False
         """Whether fewer replicas than wanted have confirmed the changes."""
-        self.name = name
-        self._client = client
+        self.name = node.name
+        self._client = node.client
+        self._connections = node.connections
         self._replicas = replicas
         self._received = 0
         self._wait_ms = wait_ms
@@ -100,14 +101,12 @@ class Pipeline:
         elif self._replicas:
             commands.append(self._wait_command(self._replicas))
         try:
-            self._connection = self._client.connection_pool.get_connection()
+            self._connection = self._connections.lend()
             self._send(commands)
         except LOST as error:
             self._fail(error, self.pending)
         except BaseException:
-            if self._connection is not None:
-                self._connection.disconnect()
-                self._release()
+            self._discard()
             raise
 
     def receive(self, patience: float | None = None) -> bool:
@@ -123,11 +122,10 @@ class Pipeline:
         except LOST as error:
             self._fail(error, self.pending[self._received :] or self.pending)
         except BaseException:
-            self._connection.disconnect()
+            self._discard()
             raise
-        finally:
-            if finished:
-                self._release()
+        if finished:
+            self._release()
         return finished
 
     def reason(self) -> Exception:
@@ -142,7 +140,6 @@ class Pipeline:
     def give_up(self) -> None:
         """Let each call without a reply fail."""
         self._fail(errors.TimeoutError(f"Timeout reading from {self.name}"), self.pending)
-        self._release()
 
     def _receive(self, patience: float | None) -> bool:
         connection = self._connection
@@ -223,10 +220,16 @@ class Pipeline:
     def _fail(self, error: Exception, calls: Iterable[PendingCall]) -> None:
         for call in calls:
             call.reply, call.unresponsive = error, self._client
-        if self._connection is not None:
-            self._connection.disconnect()
+        self._discard()
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
-        self._client.connection_pool.release(connection)
+        if connection is not None:
+            self._connections.take_back(connection)
+        self.is_finished = True
+
+    def _discard(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.discard(connection)
         self.is_finished = True
