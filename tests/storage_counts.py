@@ -20,10 +20,10 @@ import selectors
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
 
 import apsw
 import psycopg
@@ -239,12 +239,14 @@ def postgres_schema(url: str) -> str:
 
 
 class ValkeyProbe:
-    """Wraps the methods of Python's sockets."""
+    """Wraps the methods of Python's sockets. They only note what was sent: what is counted later is not a verb's call."""
 
     def __init__(self) -> None:
         self._commands = self._round_trips = self._bytes = 0
-        self._unread: WeakKeyDictionary[socket.socket, bytearray] = WeakKeyDictionary()
-        self._sent_last: WeakSet[socket.socket] = WeakSet()
+        self._unread: dict[int, bytearray] = {}
+        self._sent_last: set[int] = set()
+        self._events: deque[tuple[int, bytes | None]] = deque()
+        """For each call of a method: the socket, and what was sent; None if something was received."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -260,22 +262,24 @@ class ValkeyProbe:
     def prepare(self) -> None: ...
 
     def totals(self) -> Totals:
+        while self._events:
+            self._count(*self._events.popleft())
         return {"statements": self._commands, "round_trips": self._round_trips, "kb": self._bytes / 1024}
 
     def _wrap(self, name: str) -> Any:
-        inherited = getattr(socket.socket, name)
+        inherited, note = getattr(socket.socket, name), self._events.append
         is_send = name.startswith("send")
 
         def method(this: socket.socket, data: Any, *args: Any) -> Any:
-            if is_send:
-                self._count(this, bytes(data))
-            else:
-                self._sent_last.discard(this)
+            note((id(this), bytes(data) if is_send else None))
             return inherited(this, data, *args)
 
         return method
 
-    def _count(self, sock: socket.socket, data: bytes) -> None:
+    def _count(self, sock: int, data: bytes | None) -> None:
+        if data is None:
+            self._sent_last.discard(sock)
+            return
         self._bytes += len(data)
         if sock not in self._sent_last:
             self._sent_last.add(sock)
@@ -287,6 +291,9 @@ class ValkeyProbe:
             self._commands += 1
 
 
+_LENGTH = re.compile(rb"\$(\d+)\r\n")
+
+
 def _command_size(stream: bytearray) -> int | None:
     """Return the length of the first command, an array of strings, or None if it is not complete."""
     head = re.match(rb"\*(\d+)\r\n", stream)
@@ -294,7 +301,7 @@ def _command_size(stream: bytearray) -> int | None:
         return None
     at = head.end()
     for _ in range(int(head[1])):
-        length = re.compile(rb"\$(\d+)\r\n").match(stream, at)
+        length = _LENGTH.match(stream, at)
         if length is None:
             return None
         at = length.end() + int(length[1]) + 2

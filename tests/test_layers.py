@@ -60,7 +60,7 @@ LAYERS = {
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
     "transports": Layer(
         "transports drivers backends engine plan errors value",
-        "apsw os psycopg psycopg_pool random redis socket threading time",
+        "apsw hiredis os psycopg psycopg_pool random redis socket threading time",
     ),
     "urls": Layer("transports drivers backends value", "psycopg psycopg_pool redis"),
     "session": Layer("clock drivers engine errors plan work"),

@@ -701,6 +701,60 @@ def test_strict_waits_for_the_replica_of_a_slot_that_has_moved() -> None:
         cluster.stop()
 
 
+def refuse_groups(keep: threadkeep.Keep) -> Any:
+    """Let every change fail that is not made at once, in the calling thread. Return the transport."""
+    transport: Any = keep._session.transport
+
+    def refuse(requests: Any) -> Any:
+        raise AssertionError(requests)
+
+    transport.write = refuse
+    return transport
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced_before_its_next_use() -> None:
+    server = valkey_servers.shared_one()
+    with threadkeep.open(url_of(server)) as keep:
+        chain = Chain(keep.checkpointer)
+        chain.put({"n": 0})
+        keep.store.put(("a",), "k", {"n": 0})
+        refuse_groups(keep)
+        for n in range(1, 4):
+            server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            time.sleep(0.05)
+            chain.put({"n": n})
+            keep.store.put(("a",), "k", {"n": n})
+            assert values_of(keep.checkpointer) == {"n": n}
+
+
+def test_a_change_at_once_that_too_few_replicas_confirm_is_an_error(server: valkey_servers.Server) -> None:
+    replica = valkey_servers.start()
+    try:
+        replica.client.replicaof("127.0.0.1", str(server.port))  # type: ignore[no-untyped-call]
+        info: Callable[[], Any] = lambda: server.client.info("replication")
+        valkey_servers.wait_for(lambda: "online" in str(info().get("slave0")), "a replica")
+        with threadkeep.open(url_of(server, replicas=1), timeout=2) as keep:
+            chain = Chain(keep.checkpointer)
+            chain.put({"n": 0})
+            refuse_groups(keep)
+            assert waits([server], lambda: chain.put({"n": 1})) == 1
+            replica.kill()
+            with pytest.raises(errors.Unavailable, match="written, but 0 of 1 replicas"):
+                chain.put({"n": 2})
+    finally:
+        replica.stop()
+
+
+def test_a_thread_is_deleted_at_once() -> None:
+    with threadkeep.open(valkey_servers.shared().url()) as keep:
+        Chain(keep.checkpointer).put({"n": 0})
+        keep.checkpointer.delete_thread("t")  # now the server has the script
+        Chain(keep.checkpointer).put({"n": 1})
+        refuse_groups(keep)
+        assert waits(valkey_servers.shared().living_primaries(), lambda: keep.checkpointer.delete_thread("t")) == 1
+        assert keep.checkpointer.get_tuple(config("t")) is None
+
+
 def test_a_read_waits_for_no_replica() -> None:
     with threadkeep.open(valkey_servers.shared().url(replicas=2)) as keep:
         Chain(keep.checkpointer).put({"x": 1})

@@ -21,10 +21,12 @@ from redis import exceptions as errors
 
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.calls import Call
+from threadkeep.backends.valkey.commits import check_committed
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts, MeasureStorage, StorageSize
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
@@ -41,6 +43,8 @@ from threadkeep.transports.valkey_unfinished import UnfinishedChanges
 __all__ = ["ValkeyOptions", "ValkeyServer"]
 _log = logging.getLogger(__name__)
 _NOT_READY = (errors.TryAgainError, errors.ClusterDownError, errors.BusyLoadingError, errors.ReadOnlyError)
+_AWAY = (*LOST, *_NOT_READY, errors.AskError)
+"""Replies after which a call is made again later."""
 _NOT_READY_CODES = ("NOREPLICAS", "MASTERDOWN", "LOADING", "UNBLOCKED", "FAILOVER")
 _AT_ONCE = 8
 """How often calls are sent again at once, for redirections. In a failover, servers may name each other for a while."""
@@ -53,7 +57,7 @@ _REPLICA_CHECK_SECONDS = 1.0
 class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
-    commits_at_once = False
+    commits_at_once = True
     writers = 2
 
     def __init__(self, backend: ValkeyBackend, options: ValkeyOptions, *, on_loss: Callable[[], None]) -> None:
@@ -65,6 +69,7 @@ class ValkeyServer:
         self._was_reached = False
         self._schema_use = SchemaUse(options.read_only, options.migrate)
         self._is_schema_checked = False
+        self._wait_ms = int(options.reply_timeout * _WAIT_SHARE * 1000)
         self._start()
         forks.watch(self)
 
@@ -116,8 +121,11 @@ class ValkeyServer:
                 sent[n] = [PendingCall(call) for call in calls]
                 new += sent[n]
         if new:
-            with self._in_use():
+            self._begin()
+            try:
                 self._send(new, started, durable=True, may_leave=True)
+            finally:
+                self._end()
         executor = _ServerCalls(self, durable=True)
         return [
             self._outcome(request, sent[n], started)
@@ -142,13 +150,47 @@ class ValkeyServer:
         self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
         return Failure(self._try_later(left.reason(), started))
 
-    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
-        """Return False: a commit waits for servers, so a worker makes it."""
-        return False
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch at once, in this thread and on one connection. Return whether that was done.
 
-    def try_drop(self, key: ThreadKey) -> bool:  # noqa: ARG002
-        """Return False, as `try_commit` does."""
-        return False
+        One round trip: the script, and WAIT after it. Everything unusual is left to `write`: servers that are down or
+        were not asked yet, scripts that a server does not have, slots that have moved.
+        """
+        reply = self._try_call(self._backend.commit_call(batch))
+        if reply is None:
+            return False
+        check_committed(reply)
+        return True
+
+    def try_drop(self, key: ThreadKey) -> bool:
+        """Delete a thread at once, as `try_commit` commits."""
+        return self._try_call(self._backend.drop_call(key)) is not None
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories at once, as `try_commit` commits, if they are all in one partition."""
+        calls = self._backend.calls(request)
+        return calls is not None and len(calls) == 1 and self._try_call(calls[0]) is not None
+
+    def _try_call(self, call: Call) -> Any:
+        """Make a change in this thread. None if it has to be sent as other changes are; it may have been made.
+
+        If it is interrupted, its connection is closed.
+        """
+        servers = self._servers
+        if servers is None or self.read_only or not self._is_schema_checked or self._outages or self._unfinished:
+            return None
+        try:
+            pipeline = self._pipeline(servers.node(call.keys[0]), durable=True)
+        except (*LOST, errors.RedisError):
+            return None
+        pending = PendingCall(call)
+        pipeline.pending.append(pending)
+        pipeline.send()
+        pipeline.receive()
+        self._record_replicas(pipeline.name, pipeline)
+        if isinstance(pending.reply, LOST):
+            self._handle_loss()
+        return None if isinstance(pending.reply, errors.RedisError | OSError) else _value(pending.reply)
 
     def setup(self) -> None:
         """Connect now instead of at first use."""
@@ -179,15 +221,22 @@ class ValkeyServer:
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
         with self._lock:
             if self._closed:
                 raise Closed
             self._active += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._active -= 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._active -= 1
+            if self._closed:
                 self._at_rest.notify_all()
 
     def before_fork(self) -> None:
@@ -246,8 +295,11 @@ class ValkeyServer:
     def _send_all(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
         started = time.monotonic()
         pending = [PendingCall(call) for call in calls]
-        with self._in_use():
+        self._begin()
+        try:
             self._send(pending, started, durable=durable)
+        finally:
+            self._end()
         return [call.reply for call in pending]
 
     def _send(self, calls: Sequence[PendingCall], started: float, *, durable: bool, may_leave: bool = False) -> None:
@@ -261,7 +313,8 @@ class ValkeyServer:
             servers = self._connected(started)
             try:
                 self._exchange(servers, waiting, durable=durable, may_leave=may_leave)
-                waiting = [call for call in waiting if call.pipeline is None and self._must_resend(servers, call)]
+                failed = [call for call in waiting if call.pipeline is None and isinstance(call.reply, Exception)]
+                waiting = [call for call in failed if self._must_resend(servers, call)]
             except DENIED as error:
                 raise Unavailable(f"the storage refused: {error}") from error
             except ServerDown as error:
@@ -269,9 +322,8 @@ class ValkeyServer:
             if not waiting:
                 break
         for call in calls:
-            reply = call.reply if call.pipeline is None else None
-            if isinstance(reply, (*LOST, *_NOT_READY, errors.AskError)) and not isinstance(reply, DENIED):
-                call.reply = self._try_later(reply, started, call.unresponsive)
+            if isinstance(call.reply, _AWAY) and call.pipeline is None and not isinstance(call.reply, DENIED):
+                call.reply = self._try_later(call.reply, started, call.unresponsive)
 
     def _try_later(self, error: Exception, started: float, server: Redis | None = None) -> TryLater:
         reason = str(error) if server is None else reason_of(server, error)
@@ -381,19 +433,16 @@ class ValkeyServer:
     ) -> None:
         """Send calls to their servers, all at once, and read the replies. Those to a server that is down fail."""
         pipelines: dict[str, Pipeline] = {}
-        wait_ms = int(self._options.reply_timeout * _WAIT_SHARE * 1000)
         for call in calls:
             try:
                 node = call.importing_node or servers.node(call.call.keys[0])
             except errors.SlotNotCoveredError as error:
                 call.reply, call.unresponsive = error, None
                 continue
-            name = node.name
-            if name not in pipelines:
-                replicas = self._replicas_to_wait_for(node) if durable else 0
-                if_any = self._options.replicas is None and not node.lists_replicas
-                pipelines[name] = Pipeline(name, node.client, replicas, wait_ms, if_any=if_any)
-            pipelines[name].pending.append(call)
+            pipeline = pipelines.get(node.name)
+            if pipeline is None:
+                pipelines[node.name] = pipeline = self._pipeline(node, durable=durable)
+            pipeline.pending.append(call)
         if self._outages or self._unfinished:
             self._leave_out(pipelines, may_leave=may_leave)
         for pipeline in pipelines.values():
@@ -406,6 +455,11 @@ class ValkeyServer:
                 self._record_replicas(name, pipeline)
             else:
                 self._handle_slow(name, pipeline, may_leave=may_leave)
+
+    def _pipeline(self, node: Node, *, durable: bool) -> Pipeline:
+        replicas = self._replicas_to_wait_for(node) if durable else 0
+        if_any = self._options.replicas is None and not node.lists_replicas
+        return Pipeline(node, replicas, self._wait_ms, if_any=if_any)
 
     def _leave_out(self, pipelines: dict[str, Pipeline], *, may_leave: bool) -> None:
         """Let calls to servers that are down fail. Unless they are changes of a group, that ends all of them."""
@@ -503,7 +557,8 @@ class _ServerCalls:
 
     def calls(self, calls: Sequence[Call]) -> list[Any]:
         """Execute several calls side by side."""
-        return [_value(reply) for reply in self._server.send(calls, durable=self._durable)]
+        replies = self._server.send(calls, durable=self._durable)
+        return [_value(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
 
 def _storage_size(primaries: Iterable[Primary], on_loss: Callable[[Redis, Exception], None]) -> StorageSize:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from itertools import starmap
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from redis import Redis
 from redis import exceptions as errors
@@ -31,6 +33,7 @@ _FIRST_REPLY_SECONDS = 2.0
 """How long the first reply may take: callers want to know whether the address is right, not more."""
 _NO_LIMIT = 2**20
 """redis-py refuses more than 100 connections by default; each caller that waits for a reply needs one."""
+_slot_of: Callable[[bytes], int] = lru_cache(maxsize=8192)(key_slot)
 _INITIALIZE_OPTIONS = signature(NodesManager.initialize).parameters
 
 
@@ -56,16 +59,49 @@ class ValkeyOptions:
         return ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
+class IdleConnections:
+    """Connections to one server that wait for their next use, to be lent in few steps.
+
+    redis-py's pool takes a lock and counts at each use. To it, these connections remain in use; it closes them with the
+    others.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        self._pool: Any = client.connection_pool
+        self._idle: deque[Any] = deque()
+
+    def lend(self) -> Any:
+        """Return a connection that is ready to send. A lost one is replaced."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        try:
+            if not connection.can_read():
+                return connection
+        except LOST:
+            pass
+        self.discard(connection)
+        return self._pool.get_connection()
+
+    def take_back(self, connection: Any) -> None:
+        """Keep a connection whose replies have all been read."""
+        self._idle.append(connection)
+
+    def discard(self, connection: Any) -> None:
+        """Close a connection. The pool may open it again."""
+        connection.disconnect()
+        self._pool.release(connection)
+
+
 class Node(NamedTuple):
     """A primary. `lists_replicas` says whether the cluster lists replicas of it; it may have others."""
 
     client: Redis
     lists_replicas: bool
-
-    @property
-    def name(self) -> str:
-        """Host and port."""
-        return client_name(self.client)
+    name: str
+    """Host and port."""
+    connections: IdleConnections
 
 
 class SingleServer:
@@ -76,17 +112,18 @@ class SingleServer:
 
     def __init__(self, client: Redis) -> None:
         self._client = client
+        self._node = Node(client, lists_replicas=False, name=client_name(client), connections=IdleConnections(client))
 
     def primaries(self) -> list[Primary]:
         """Return the server."""
-        return [Primary(client_name(self._client), self._client, 0)]
+        return [Primary(self._node.name, self._client, 0)]
 
     def covered_slots(self) -> None:
         """Return None: there are no slots."""
 
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - there is only one
         """Return the server."""
-        return Node(self._client, lists_replicas=False)
+        return self._node
 
     def has(self, name: str, key: bytes) -> bool:  # noqa: ARG002 - there is only one
         """Return True: every key is on this server."""
@@ -118,6 +155,9 @@ class Cluster:
 
     def __init__(self, nodes: NodesManager) -> None:
         self._nodes = nodes
+        self._by_slot: dict[int, Node] = {}
+        """What `node` has returned. It is used as long as the slot table says the same."""
+        self._connections: WeakKeyDictionary[Redis, IdleConnections] = WeakKeyDictionary()
 
     def primaries(self) -> list[Primary]:
         """Return the servers that have slots, and how many replicas the cluster lists for each."""
@@ -130,15 +170,22 @@ class Cluster:
 
     def node(self, key: bytes) -> Node:
         """Return the primary that has the slot of a key."""
-        slot = key_slot(key)
+        slot = _slot_of(key)
         nodes = self._nodes.slots_cache.get(slot)
         if not nodes:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
-        return Node(self._client(nodes[0]), lists_replicas=len(nodes) > 1)
+        known, first, lists_replicas = self._by_slot.get(slot), nodes[0], len(nodes) > 1
+        if known is None or known.client is not first.redis_connection or known.lists_replicas != lists_replicas:
+            self._by_slot[slot] = known = self._node(self._client(first), lists_replicas=lists_replicas)
+        return known
+
+    def _node(self, client: Redis, *, lists_replicas: bool) -> Node:
+        connections = self._connections.setdefault(client, IdleConnections(client))
+        return Node(client, lists_replicas, client_name(client), connections)
 
     def has(self, name: str, key: bytes) -> bool:
         """Return whether the primary of that name has the slot of a key, as far as is known."""
-        nodes = self._nodes.slots_cache.get(key_slot(key))
+        nodes = self._nodes.slots_cache.get(_slot_of(key))
         return not nodes or nodes[0].name == name
 
     def _client(self, node: Any) -> Redis:
@@ -153,6 +200,7 @@ class Cluster:
         # By default redis-py would also close the connections to the server that it asks, which others are using.
         wanted: dict[str, Any] = {"disconnect_startup_nodes_pools": False, "last_failed_node_name": unresponsive}
         self._nodes.initialize(**{name: value for name, value in wanted.items() if name in _INITIALIZE_OPTIONS})
+        self._by_slot.clear()  # it may be the last to refer to servers that have left
 
     def move_slot(self, error: errors.AskError) -> None:
         """Record the new primary of a slot (MOVED)."""
@@ -170,7 +218,7 @@ class Cluster:
             node = find()
         if node is None:
             raise errors.ConnectionError(f"unknown server {error.node_addr}")
-        return Node(self._client(node), lists_replicas=False)
+        return self._node(self._client(node), lists_replicas=False)
 
     def close(self) -> None:
         """Close all connections."""

@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis import exceptions as errors
 
+try:
+    from hiredis import pack_command
+except ImportError:  # redis-py works without it, more slowly
+    pack_command = None  # type: ignore[assignment]
+
 from threadkeep.backends.valkey.calls import Call, script
 from threadkeep.errors import Unavailable
 from threadkeep.transports.valkey_nodes import LOST, Node
 
 _INFO = ("INFO", "replication")
+_ASKING = ("ASKING",)
+_ONE_PIECE = 1 << 18
+"""Commands with fewer bytes than this are sent with one call. The time limit of a connection is for each call."""
 
 
 class _Script(NamedTuple):
@@ -46,16 +54,15 @@ class PendingCall:
     pipeline: Pipeline | None = None
     """The pipeline in which a change waits for its reply, if that takes long."""
 
-    def commands(self) -> list[tuple[Any, ...]]:
-        """Return the commands to send; only the reply to the last one counts."""
+    def command(self) -> tuple[Any, ...]:
+        """Return the command to send."""
         name, keys, args = self.call
-        if name.islower():
-            known = _script(name)
-            start = ("EVAL", known.text) if self.as_text else ("EVALSHA", known.sha)
-            command: tuple[Any, ...] = (*start, len(keys), *keys, *args)
-        else:
-            command = (name, *keys, *args)
-        return [("ASKING",), command] if self.importing_node is not None else [command]
+        if not name.islower():
+            return (name, *keys, *args)
+        known = _script(name)
+        if self.as_text:
+            return ("EVAL", known.text, len(keys), *keys, *args)
+        return ("EVALSHA", known.sha, len(keys), *keys, *args)
 
 
 class Pipeline:
@@ -66,13 +73,14 @@ class Pipeline:
     With `if_any`, a server that has lost its replicas meanwhile is enough; `has_replica` is then False.
     """
 
-    def __init__(self, name: str, client: Redis, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
+    def __init__(self, node: Node, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
         self.pending: list[PendingCall] = []
         self.has_replica: bool | None = None
         self.lacks_replicas = False
         """Whether fewer replicas than wanted have confirmed the changes."""
-        self.name = name
-        self._client = client
+        self.name = node.name
+        self._client = node.client
+        self._connections = node.connections
         self._replicas = replicas
         self._received = 0
         self._wait_ms = wait_ms
@@ -83,16 +91,23 @@ class Pipeline:
 
     def send(self) -> None:
         """Send all commands. An error becomes the reply to each call."""
-        commands = [command for call in self.pending for command in call.commands()]
+        commands: list[tuple[Any, ...]] = []
+        for call in self.pending:
+            if call.importing_node is not None:
+                commands.append(_ASKING)
+            commands.append(call.command())
         if self._replicas is None:
             commands.append(_INFO)
         elif self._replicas:
             commands.append(self._wait_command(self._replicas))
         try:
-            self._connection = self._client.connection_pool.get_connection()
+            self._connection = self._connections.lend()
             self._send(commands)
         except LOST as error:
             self._fail(error, self.pending)
+        except BaseException:
+            self._discard()
+            raise
 
     def receive(self, patience: float | None = None) -> bool:
         """Read all replies. If the connection is lost, each call without a reply fails; in WAIT, all of them.
@@ -107,11 +122,10 @@ class Pipeline:
         except LOST as error:
             self._fail(error, self.pending[self._received :] or self.pending)
         except BaseException:
-            self._connection.disconnect()
+            self._discard()
             raise
-        finally:
-            if finished:
-                self._release()
+        if finished:
+            self._release()
         return finished
 
     def reason(self) -> Exception:
@@ -126,14 +140,18 @@ class Pipeline:
     def give_up(self) -> None:
         """Let each call without a reply fail."""
         self._fail(errors.TimeoutError(f"Timeout reading from {self.name}"), self.pending)
-        self._release()
 
     def _receive(self, patience: float | None) -> bool:
+        connection = self._connection
         for call in self.pending[self._received :]:
             if not self._received and not self._can_read(patience):
                 return False
-            for _ in range(1 if call.importing_node is None else 2):  # ASKING has a reply too
-                call.reply = self._read()
+            if call.importing_node is not None:
+                self._read()  # ASKING has a reply too
+            try:
+                call.reply = connection.read_response()
+            except errors.ResponseError as error:
+                call.reply = error
             self._received += 1
         if self._replicas is None:
             self._find_replica(self._read())
@@ -165,7 +183,15 @@ class Pipeline:
         return ("WAIT", replicas, self._wait_ms)
 
     def _send(self, commands: list[tuple[Any, ...]]) -> None:
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        """Send commands, in one piece unless it is large. redis-py's packing makes a Python call for each argument."""
+        connection = self._connection
+        try:
+            packed = list(map(pack_command, commands))
+        except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
+            packed = connection.pack_commands(commands)
+        if sum(map(len, packed)) < _ONE_PIECE:
+            packed = [b"".join(packed)]
+        connection.send_packed_command(packed)
 
     def _read(self) -> Any:
         try:
@@ -194,10 +220,16 @@ class Pipeline:
     def _fail(self, error: Exception, calls: Iterable[PendingCall]) -> None:
         for call in calls:
             call.reply, call.unresponsive = error, self._client
-        if self._connection is not None:
-            self._connection.disconnect()
+        self._discard()
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
-        self._client.connection_pool.release(connection)
+        if connection is not None:
+            self._connections.take_back(connection)
+        self.is_finished = True
+
+    def _discard(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.discard(connection)
         self.is_finished = True

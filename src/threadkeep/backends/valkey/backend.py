@@ -49,6 +49,7 @@ class ValkeyBackend:
         self._memories = memories = ValkeyMemories(self._prefix)
         self._memory_requests = frozenset(memories.handlers)
         self._commits = ValkeyCommits(self._prefix, reads, kept)
+        self.commit_call, self.drop_call = self._commits.commit_call, self._commits.drop_call
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
         self._handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             **reads.handlers,

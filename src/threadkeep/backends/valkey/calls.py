@@ -7,6 +7,8 @@ from heapq import merge
 from importlib.resources import files
 from typing import Any, NamedTuple, Protocol
 
+from threadkeep.engine.log.itemlog import new_tuple
+
 AT_ONCE = 512
 """How many items one call reads or copies: a server does nothing else meanwhile."""
 _FIRST_PAGE = 4
@@ -62,8 +64,14 @@ def merge_members(
             limit = min(4 * limit, AT_ONCE)
             page = executor.call(page_call(key, page[-1], limit))
 
-    firsts = executor.calls([page_call(key, b"", _FIRST_PAGE) for key in keys])
+    firsts = executor.calls(_same_call(page_call(b"", b"", _FIRST_PAGE), keys))
     return merge(*(members(key, page) for key, page in zip(keys, firsts, strict=True) if page), reverse=reverse)
+
+
+def _same_call(call: Call, keys: Sequence[bytes]) -> list[Call]:
+    """Return a call once for each key."""
+    name, _, args = call
+    return [new_tuple(Call, (name, (key,), args)) for key in keys]
 
 
 Ranked = tuple[float, bytes, bytes]
@@ -89,7 +97,7 @@ def merge_by_score(executor: CallExecutor, keys: Sequence[bytes], high: Any) -> 
             start, limit = start + limit, min(4 * limit, AT_ONCE)
             page = executor.call(page_call(key, start, limit))
 
-    firsts = executor.calls([page_call(key, 0, _FIRST_PAGE) for key in keys])
+    firsts = executor.calls(_same_call(page_call(b"", 0, _FIRST_PAGE), keys))
     return merge(*(members(key, page) for key, page in zip(keys, firsts, strict=True) if page), key=_by_rank)
 
 

@@ -16,11 +16,10 @@ from threadkeep.backends.valkey.rows import (
     pack_thread,
     pack_write,
     task_field,
-    write_field,
 )
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
-from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.engine.memories.namespaces import END, decode, encode_segment
 from threadkeep.engine.requests import Batch, Commit, CopyThread, DropThread, ForkThread, LoadedRows, NewLabels
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -53,38 +52,50 @@ class ValkeyCommits:
 
         `staged` is the key of the items that were staged for a new thread, which may replace an existing one.
         """
-        row, names = batch.thread, thread_keys(self._prefix, batch.thread.key)
-        ids = [each.id for each in (*batch.new_checkpoints, *batch.changed_checkpoints)]
+        row, names, expect = batch.thread, thread_keys(self._prefix, batch.thread.key), batch.expect
+        new, changed = batch.new_checkpoints, batch.changed_checkpoints
         args: list[Any] = [
-            f"{batch.expect[0]}:{batch.expect[1]}" if batch.expect else "",
+            f"{expect[0]}:{expect[1]}" if expect else "",
             f"{row.epoch}:{row.rev}",
             pack_thread(row),
             row.bytes,
             row.updated,
             row.created,
-            *names.members,
-            encode((max(ids),)) if ids else "",
+            names.member,
+            names.id,
+            names.last,
+            encode_segment(max([each.id for each in (*new, *changed)])) + END if new or changed else b"",
             self._lifetime,
-            _REPLACES if staged is not None and batch.expect is not None else int(batch.drops_thread),
+            _REPLACES if staged is not None and expect is not None else int(batch.drops_thread),
         ]
-        removed = [checkpoint_field(*each) for each in batch.removed_checkpoints]
-        _add_list(args, [*removed, *(task_field(*each) for each in batch.removed_writes)])
-        _add_list(args, [item_field(id) for each in batch.removed_items for id in each.ids()])
-        new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
-        for checkpoints, writes in (new, changed):
+        if batch.removed_checkpoints or batch.removed_writes or batch.removed_items:
+            _add_removals(args, batch)
+        else:
+            args += (0, 0)
+        for checkpoints, writes in ((new, batch.new_writes), (changed, batch.changed_writes)):
             args.append(len(checkpoints) + len(writes))
             for each in checkpoints:
-                args += (checkpoint_field(each.ns, each.id), order_member(each), pack_checkpoint(each))
+                field = checkpoint_field(each.ns, each.id)
+                args += (field, order_member(each) if each.hidden else field, pack_checkpoint(each))
             for task in writes:
-                args += (write_field(task), write_field(task), pack_write(task))
-        _add_list(args, [value for id, stored in batch.items for value in (item_field(id), stored)], per_entry=2)
-        _add_list(args, [encode((run,)) for run in batch.runs])
-        _add_list(args, [encode((run,)) for run in batch.removed_runs])
+                field = task_field(task.ns, task.checkpoint, task.task)
+                args += (field, field, pack_write(task))
+        args.append(len(batch.items))
+        for id, stored in batch.items:
+            args += (b"i%d:%d" % id, stored)  # as `item_field`
+        for runs in (batch.runs, batch.removed_runs):
+            args.append(len(runs))
+            for run in runs:
+                args.append(encode_segment(run) + END)
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
     def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
-        names = thread_keys(self._prefix, request.key)
-        executor.call(Call("drop_thread", names.keys, names.members))
+        executor.call(self.drop_call(request.key))
+
+    def drop_call(self, key: ThreadKey) -> Call:
+        """Return a call that deletes a thread."""
+        names = thread_keys(self._prefix, key)
+        return Call("drop_thread", names.keys, names.members)
 
     def _copy_thread(self, executor: CallExecutor, request: CopyThread) -> None:
         version, loaded = self._reads.load_thread_rows(executor, request.source)
@@ -148,7 +159,14 @@ def check_committed(reply: Any) -> None:
         raise Conflict
 
 
-def _add_list(args: list[Any], values: Sequence[Any], *, per_entry: int = 1) -> None:
-    """Append a list after its number of entries."""
-    args.append(len(values) // per_entry)
-    args += values
+def _add_removals(args: list[Any], batch: Batch) -> None:
+    """Append the rows and items that a batch removes, each list after its length."""
+    for fields in (
+        [
+            *(checkpoint_field(*each) for each in batch.removed_checkpoints),
+            *(task_field(*each) for each in batch.removed_writes),
+        ],
+        [item_field(id) for each in batch.removed_items for id in each.ids()],
+    ):
+        args.append(len(fields))
+        args += fields

@@ -17,9 +17,10 @@ def key_of(prefix: bytes, partition: int, what: bytes, rest: bytes) -> bytes:
     return b"%s{%03x}:%s:%s" % (prefix, partition, what, rest)
 
 
-def keys_of_partitions(prefix: bytes, what: bytes, tenant: str) -> list[bytes]:
+@lru_cache(maxsize=16)
+def keys_of_partitions(prefix: bytes, what: bytes, tenant: str) -> tuple[bytes, ...]:
     """Return one key of a tenant in each partition."""
-    return [key_of(prefix, partition, what, to_bytes(tenant)) for partition in range(PARTITIONS)]
+    return tuple(key_of(prefix, partition, what, to_bytes(tenant)) for partition in range(PARTITIONS))
 
 
 def staging_key(prefix: bytes, key: ThreadKey, epoch: int) -> bytes:

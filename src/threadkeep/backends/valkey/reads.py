@@ -59,7 +59,13 @@ class ValkeyReads:
         return self.load(executor, request.key, request.wanted, (), request.cached)
 
     def _load_several(self, executor: CallExecutor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
-        return tuple(self._load_checkpoints(executor, each) for each in request.loads)
+        """Load checkpoints of several threads. What most of them need comes with one round trip for all."""
+        loads = request.loads
+        replies = executor.calls([self._load_call(each.key, each.wanted, each.cached) for each in loads])
+        return tuple(
+            self.load(executor, each.key, each.wanted, (), each.cached, reply=reply)
+            for each, reply in zip(loads, replies, strict=True)
+        )
 
     def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
         return self.load(executor, request.key, (), request.ranges, request.cached, unchecked=request.unchecked)
@@ -73,13 +79,15 @@ class ValkeyReads:
         cached: CachedItems | None = None,
         *,
         unchecked: bool = False,
+        reply: Any = None,
     ) -> LoadedRows:
-        """Return checkpoints in one snapshot, and their items.
+        """Return checkpoints in one snapshot, and their items. `reply` is that of the first call, if it was made.
 
         Many items take more calls. If the thread is pruned in between, everything is read again.
         """
         while True:
-            reply = executor.call(self._load_call(key, wanted, cached))
+            if reply is None:
+                reply = executor.call(self._load_call(key, wanted, cached))
             if not reply:
                 return LoadedRows(None)
             version, row, size, rows, fields, values = reply
@@ -94,6 +102,7 @@ class ValkeyReads:
             more = self.load_items(executor, key, version, _missing(needed, items, valid))
             if more is not None:
                 return LoadedRows(thread, found, items | more)
+            reply = None
 
     def _load_call(self, key: ThreadKey, wanted: Iterable[CheckpointRef], cached: CachedItems | None) -> Call:
         spans = cached.items.spans if cached is not None else {}

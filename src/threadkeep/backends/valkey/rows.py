@@ -5,19 +5,19 @@ A row starts with the numbers that scripts read, in plain decimal; the rest is m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import chain, repeat
 
 import ormsgpack
 
-from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
+from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
-from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.engine.memories.namespaces import END, decode, encode, encode_segment
 from threadkeep.errors import Corrupt
 
 _UTF8 = ("utf-8", "surrogatepass")
-"""How `identity.from_bytes` decodes. Where rows are read it is written out, because each call counts there."""
+"""How `identity.to_bytes` and `from_bytes` convert. Rows do it without them, because each call counts there."""
 
 
 def segments(member: bytes, count: int) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def namespace_prefix(ns: str) -> bytes:
 
 def checkpoint_field(ns: str, id: str) -> bytes:
     """Return the field of a checkpoint, which is also its member in the order if it is visible."""
-    return b"c" + encode((ns, id))[:-2]
+    return b"c%b%b%b" % (encode_segment(ns), END, encode_segment(id))
 
 
 def order_member(row: CheckpointRow) -> bytes:
@@ -44,7 +44,7 @@ def order_member(row: CheckpointRow) -> bytes:
 
 def task_field(ns: str, checkpoint: str, task: str) -> bytes:
     """Return the field of a task's writes, which is also their member in the order."""
-    return b"w" + encode((ns, checkpoint)) + to_bytes(task)
+    return b"w%b%b%b%b%b" % (encode_segment(ns), END, encode_segment(checkpoint), END, task.encode(*_UTF8))
 
 
 def write_field(row: WriteRow) -> bytes:
@@ -63,10 +63,6 @@ def item_id(field: bytes) -> ItemId:
     return ItemId(int(lane), int(n))
 
 
-def _maybe_bytes(text: str | None) -> bytes | None:
-    return to_bytes(text) if text is not None else None
-
-
 def _maybe_text(data: bytes | None) -> str | None:
     return from_bytes(data) if data is not None else None
 
@@ -76,12 +72,13 @@ def pack_thread(row: ThreadRow) -> bytes:
 
     The plain numbers are how many names it has, its checksum, family, and numbers of writes; these may be empty.
     """
-    texts = (row.top, row.run, row.source, row.status, row.early, row.early_status)
+    texts = (*row.key, row.top, row.run, row.source, row.status, row.early, row.early_status)
+    encoded = [text.encode(*_UTF8) if text is not None else None for text in texts]
     counts = (row.created, row.updated, row.checkpoints, row.writes, row.step, row.labels)
-    key = map(to_bytes, row.key)
-    packed = ormsgpack.packb([*key, row.epoch, row.rev, row.nexts, *counts, row.lease, *map(_maybe_bytes, texts)])
+    packed = ormsgpack.packb([*encoded[:3], row.epoch, row.rev, row.nexts, *counts, row.lease, *encoded[3:]])
     facts = (row.nexts[0] if row.nexts else 0, thread_checksum(row), row.family, row.top_writes, row.early_writes)
-    return b"%s\n%s" % (b",".join([b"" if each is None else b"%d" % each for each in facts]), packed)
+    plain = ",".join(["" if each is None else str(each) for each in facts])
+    return b"%b\n%b" % (plain.encode(), packed)
 
 
 def read_thread(stored: bytes, size: bytes, key: ThreadKey) -> ThreadRow:
@@ -138,11 +135,15 @@ def family_of(stored: bytes) -> int:
 
 def pack_checkpoint(row: CheckpointRow) -> bytes:
     """Return a checkpoint's row as bytes. In plain form: labels, refs, and the parent's encoded id after its length."""
-    parent = encode((row.parent,))[:-2] if row.parent is not None else None
-    texts = (to_bytes(row.ns), to_bytes(row.id), _maybe_bytes(row.run))
-    packed = ormsgpack.packb([*texts, row.step, _maybe_bytes(row.source), row.time, row.hidden, row.body])
-    sized = (b"%d" % len(parent), parent) if parent is not None else (b"", b"")
-    return b"%s\n%s:%s%s" % (_numbers((row.labels, *_flat(row.refs))), *sized, packed)
+    ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
+    run_bytes = run.encode(*_UTF8) if run is not None else None
+    source_bytes = source.encode(*_UTF8) if source is not None else None
+    packed = ormsgpack.packb([ns.encode(*_UTF8), id.encode(*_UTF8), run_bytes, step, source_bytes, time, hidden, body])
+    numbers = ",".join(map(str, chain((labels,), *refs))).encode()
+    if parent is None:
+        return b"%b\n:%b" % (numbers, packed)
+    parent_bytes = encode_segment(parent)
+    return b"%b\n%d:%b%b" % (numbers, len(parent_bytes), parent_bytes, packed)
 
 
 def checkpoint_row(stored: bytes) -> CheckpointRow:
@@ -161,16 +162,11 @@ def checkpoint_row(stored: bytes) -> CheckpointRow:
 
 def pack_write(row: WriteRow) -> bytes:
     """Return a row of writes as bytes. In plain form: its refs."""
-    packed = ormsgpack.packb(
-        [
-            *map(to_bytes, (row.ns, row.checkpoint, row.task, row.path)),
-            _maybe_bytes(row.run),
-            row.time,
-            row.index,
-            row.body,
-        ]
-    )
-    return _numbers(_flat(row.refs)) + b"\n" + packed
+    ns, checkpoint, task, path, run, time, index, refs, body = row
+    texts = (ns.encode(*_UTF8), checkpoint.encode(*_UTF8), task.encode(*_UTF8), path.encode(*_UTF8))
+    run_bytes = run.encode(*_UTF8) if run is not None else None
+    packed = ormsgpack.packb([*texts, run_bytes, time, index, body])
+    return b"%b\n%b" % (",".join(map(str, chain.from_iterable(refs))).encode(), packed)
 
 
 def write_row(stored: bytes) -> WriteRow:
@@ -181,14 +177,6 @@ def write_row(stored: bytes) -> WriteRow:
     texts = (ns.decode(*_UTF8), checkpoint.decode(*_UTF8), task.decode(*_UTF8), path.decode(*_UTF8))
     run = run.decode(*_UTF8) if run is not None else None
     return new_tuple(WriteRow, (*texts, run, time, tuple(index), refs, body))
-
-
-def _numbers(numbers: Iterable[int]) -> bytes:
-    return b",".join([b"%d" % number for number in numbers])
-
-
-def _flat(ranges: Iterable[ItemRange]) -> list[int]:
-    return [number for each in ranges for number in each]
 
 
 def _ranges(flat: Sequence[int]) -> tuple[ItemRange, ...]:

@@ -18,7 +18,7 @@ from threadkeep.engine.identity import from_bytes, to_bytes
 Namespace: TypeAlias = tuple[str, ...]
 WILDCARD = "*"
 """Matches any one segment of a namespace."""
-_END = b"\x00\x01"
+END = b"\x00\x01"
 pack_length, unpack_number = Struct(">I").pack, Struct(">q").unpack
 """The length of a key and the number of a memory, as `memory_numbers` hashes and reads them."""
 
@@ -47,15 +47,21 @@ class NamespacePattern(NamedTuple):
 @lru_cache(maxsize=4096)
 def encode(namespace: Namespace) -> bytes:
     """Return a namespace as bytes."""
-    return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in namespace])
+    return b"".join([encode_segment(segment) + END for segment in namespace])
+
+
+@lru_cache(maxsize=4096)
+def encode_segment(segment: str) -> bytes:
+    """Return a segment as bytes, without its end."""
+    return segment.encode("utf-8", "surrogatepass").replace(b"\x00", b"\x00\xff")
 
 
 @lru_cache(maxsize=4096)
 def decode(data: bytes) -> Namespace:
     """Return the namespace that `encode` was given; ValueError if these bytes are none."""
-    if not data.endswith(_END):
+    if not data.endswith(END):
         raise ValueError(f"not an encoded namespace: {data!r}")
-    return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])
+    return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(END)[:-1])
 
 
 def prefix_end(prefix: bytes) -> bytes:
