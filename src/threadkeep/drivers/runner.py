@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from threadkeep.collector import gc_paused
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.drivers.timer import Timer
@@ -51,6 +52,9 @@ _LONGEST_CLAIM = 10.0
 """Closing waits so many seconds at most for changes that callers make at once."""
 _ENOUGH_COMMITS = 32
 """So many commits go out together even if more jobs are waiting."""
+_MANY_CHANGES = 8
+"""With fewer changes, pausing the collector only delays it."""
+_NOT_PAUSED = nullcontext()
 
 
 class Transport(Protocol):
@@ -523,10 +527,11 @@ class Runner:
                 if queue is not None:
                     queues.append(queue)
         plans: list[_RunningPlan] = []
-        for queue in queues:
-            running = self._next_of(state, queue)
-            if running is not None and running.staged is None:
-                plans.append(running)
+        with gc_paused() if sum(map(len, queues)) >= _MANY_CHANGES else _NOT_PAUSED:
+            for queue in queues:
+                running = self._next_of(state, queue)
+                if running is not None and running.staged is None:
+                    plans.append(running)
         return plans
 
     @staticmethod
