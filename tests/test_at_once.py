@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -16,7 +17,7 @@ import pytest
 
 import threadkeep
 from checkpoint_chains import Chain, config
-from threadkeep.errors import Closed
+from threadkeep.errors import Closed, Conflict, Unavailable
 
 SOURCE = os.path.dirname(threadkeep.__file__)
 
@@ -230,3 +231,187 @@ def test_changes_of_one_thread_from_many_threads_are_all_made(lasting_url: str) 
         assert found is not None
         assert len(found.pending_writes or ()) == 200
         assert not keep.verify().problems
+
+
+# --- several callers of one thread
+
+
+@contextmanager
+def waiting_writers(keep: threadkeep.Keep, count: int) -> Iterator[list[int]]:
+    """While a commit of the thread is under way, let `count` other threads wait with put_writes. Then all continue.
+
+    Yield a list that gets the number of write rows of each commit at once, that of the first one included. The body
+    runs before the first commit continues; what the waiting threads raise is raised at the end.
+    """
+    transport: Any = keep._session.transport
+    saver, try_commit, go, sizes = keep.checkpointer, transport.try_commit, threading.Event(), list[int]()
+    is_inside = threading.Event()
+    errors: list[BaseException] = []
+
+    def counted(batch: Any) -> bool:
+        if not is_inside.is_set():
+            is_inside.set()
+            go.wait(60)
+        sizes.append(len(batch.new_writes))
+        made: bool = try_commit(batch)
+        return made
+
+    def write(n: int) -> None:
+        try:
+            saver.put_writes(config("t", "000001"), [("n", n)], f"task {n}")
+        except BaseException as error:
+            errors.append(error)
+
+    transport.try_commit = counted
+    threads = [threading.Thread(target=write, args=[n], daemon=True) for n in range(count + 1)]
+    threads[0].start()
+    assert is_inside.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    key = keep._session.key("graph", "t")
+    for _ in range(6000):
+        if len(keep._session.runner._state.queues[key]) == count:
+            break
+        time.sleep(0.01)
+    yield sizes
+    go.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "it hangs"
+    if errors:
+        raise errors[0]
+
+
+@pytest.fixture
+def warm_keep(lasting_url: str) -> Iterator[threadkeep.Keep]:
+    """A Keep whose transport commits at once, with a cached thread."""
+    with threadkeep.open(lasting_url) as keep:
+        if not keep._session.transport.commits_at_once:
+            pytest.skip("nothing is committed at once")
+        chain = Chain(keep.checkpointer)
+        chain.put({"n": 0}, id="000000")
+        chain.put({"n": 1}, id="000001")
+        yield keep
+
+
+def writes_of(keep: threadkeep.Keep) -> set[Any]:
+    found = keep.checkpointer.get_tuple(config("t"))
+    assert found is not None
+    return {value for _, _, value in found.pending_writes or ()}
+
+
+def test_one_of_the_callers_who_wait_commits_for_all_at_once(warm_keep: threadkeep.Keep) -> None:
+    transport: Any = warm_keep._session.transport
+
+    def refuse(requests: Any) -> Any:
+        raise AssertionError(requests)
+
+    transport.write = refuse
+    with waiting_writers(warm_keep, 5) as sizes:
+        pass
+    del transport.write
+    assert sizes == [1, 5]
+    assert writes_of(warm_keep) == set(range(6))
+    assert not warm_keep.verify().problems
+
+
+@pytest.mark.parametrize("failure", [Conflict(), Unavailable("no disk"), None], ids=["conflict", "error", "no"])
+def test_what_cannot_be_committed_for_all_at_once_is_committed_anyway(
+    warm_keep: threadkeep.Keep, failure: Exception | None
+) -> None:
+    transport: Any = warm_keep._session.transport
+    try_commit = transport.try_commit
+
+    def one_only(batch: Any) -> bool:
+        if len(batch.new_writes) == 1:
+            made: bool = try_commit(batch)
+            return made
+        if failure is not None:
+            raise failure
+        return False
+
+    transport.try_commit = one_only
+    with waiting_writers(warm_keep, 5) as sizes:
+        pass
+    assert sizes[:2] == [1, 5]
+    assert writes_of(warm_keep) == set(range(6))
+    assert not warm_keep.verify().problems
+
+
+def test_a_lost_reply_to_a_commit_for_all_stores_nothing_twice(warm_keep: threadkeep.Keep) -> None:
+    transport: Any = warm_keep._session.transport
+    try_commit = transport.try_commit
+    transport.try_commit = lambda batch: try_commit(batch) and len(batch.new_writes) == 1
+    with waiting_writers(warm_keep, 5) as sizes:
+        pass
+    assert sizes[:2] == [1, 5]
+    assert writes_of(warm_keep) == set(range(6))
+    assert not warm_keep.verify().problems
+
+
+def test_errors_of_a_commit_for_all_reach_every_caller(warm_keep: threadkeep.Keep) -> None:
+    transport: Any = warm_keep._session.transport
+    try_commit, write = transport.try_commit, transport.write
+    outcomes: list[int] = []
+
+    def fails(requests: Any) -> Any:
+        outcomes.extend(len(request.batch.new_writes) for request in requests)
+        raise Unavailable("no disk")
+
+    transport.try_commit = lambda batch: len(batch.new_writes) == 1 and try_commit(batch)
+    transport.write = fails
+    with pytest.raises(Unavailable), waiting_writers(warm_keep, 5):
+        pass
+    transport.try_commit, transport.write = try_commit, write
+    assert outcomes == [5]
+    assert writes_of(warm_keep) == {0}
+    warm_keep.checkpointer.put_writes(config("t", "000001"), [("n", "later")], "task")
+    assert writes_of(warm_keep) == {0, "later"}
+
+
+def test_a_put_inside_a_commit_for_all_does_not_wait_for_it(warm_keep: threadkeep.Keep) -> None:
+    transport: Any = warm_keep._session.transport
+    try_commit, saver = transport.try_commit, warm_keep.checkpointer
+
+    def puts_too(batch: Any) -> bool:
+        if len(batch.new_writes) > 1:
+            transport.try_commit = try_commit
+            saver.put_writes(config("t", "000001"), [("n", "inside")], "another task")
+        made: bool = try_commit(batch)
+        return made
+
+    transport.try_commit = puts_too
+    with waiting_writers(warm_keep, 5):
+        pass
+    assert writes_of(warm_keep) == {*range(6), "inside"}
+
+
+def test_closing_waits_for_a_commit_for_all(warm_keep: threadkeep.Keep, lasting_url: str) -> None:
+    with waiting_writers(warm_keep, 5) as sizes:
+        closing = threading.Thread(target=warm_keep.close)
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert sizes[0] == 1
+    with threadkeep.open(lasting_url) as keep:
+        assert writes_of(keep) == set(range(6))
+
+
+def test_callers_who_shared_a_commit_share_the_next_one(warm_keep: threadkeep.Keep) -> None:
+    """A lone caller afterwards waits for nobody, whichever thread it is in."""
+    saver, runner = warm_keep.checkpointer, warm_keep._session.runner
+    with waiting_writers(warm_keep, 5):
+        pass
+    key = warm_keep._session.key("graph", "t")
+    assert runner.shared_key == key
+    assert not runner.is_shared(key), "this is the main thread"
+    saver.put_writes(config("t", "000001"), [("n", "main")], "main")
+    assert runner.shared_key == key
+    lone = threading.Thread(target=saver.put_writes, args=[config("t", "000001"), [("n", "lone")], "lone"])
+    lone.start()
+    lone.join(60)
+    assert not lone.is_alive()
+    assert runner.shared_key is None
+    assert writes_of(warm_keep) == {*range(6), "main", "lone"}

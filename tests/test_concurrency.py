@@ -24,6 +24,7 @@ from threadkeep import errors
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.requests import LoadItems
 from threadkeep.plan import Failure, Outcome
+from threadkeep.session import _GraphOps
 from verbs import every, every_async_verb
 
 TIMEOUT = 60
@@ -211,6 +212,30 @@ async def test_a_hundred_parallel_puts_on_as_many_threads_are_a_few_transactions
     await asyncio.gather(*(Chain(keep.checkpointer, f"t{n}").aput({"x": n}) for n in range(100)))
     assert counted.transactions <= 20 * keep._session.transport.writers
     assert len(await keep.athreads(limit=200)) == 100
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_changes_of_many_tasks_are_staged_without_collections(keep: threadkeep.Keep, *, is_on: bool) -> None:
+    """The collector would visit everything in the process now and then. Afterwards it is as the program set it."""
+    chains = [Chain(keep.checkpointer, f"t{n}") for n in range(100)]
+    await asyncio.gather(*(chain.aput({"x": 0}) for chain in chains))
+    met: list[bool] = []
+
+    def noted(ops: Any, *given: Any, stage: Any = _GraphOps.stage) -> Any:
+        met.append(gc.isenabled())
+        return stage(ops, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_GraphOps, "stage", noted)
+        if not is_on:
+            gc.disable()
+        try:
+            await asyncio.gather(*(chain.aput({"x": 1}) for chain in chains))
+            assert gc.isenabled() is is_on
+        finally:
+            gc.enable()
+    assert sum(met) <= (50 if is_on else 0)
+    assert len(met) >= 90
 
 
 async def test_a_bad_value_among_many_fails_alone(keep: threadkeep.Keep) -> None:

@@ -52,12 +52,14 @@ LAYERS = {
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "engine": Layer("engine plan errors value", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
+    "engine": Layer("collector engine plan errors value", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors value", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
     "clock": Layer("", "os random time"),
-    "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
+    "drivers": Layer(
+        "collector drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"
+    ),
     "transports": Layer(
         "transports drivers backends engine plan errors value",
         "apsw hiredis os psycopg psycopg_pool random redis socket threading time",

@@ -13,6 +13,7 @@ import psycopg_pool
 import pytest
 
 import postgres_servers
+from threadkeep.backends.postgres.parameters import BIGINT, BYTEA, array_of, byteas, ints, pack_int
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -46,7 +47,7 @@ def batch(
     items: int = 1,
     checkpoint: bool = True,
     changes: bool = False,
-    writes: bool = False,
+    writes: int = 0,
     tags: bool = False,
 ) -> Batch:
     """Return the batch that brings a thread from `rev` - 1 to `rev`; at 0 it creates the thread."""
@@ -60,7 +61,7 @@ def batch(
         items=tuple((ItemId(3, rev * 10 + n), bytes([n]) * 20) for n in range(items)),
         new_checkpoints=(row,) if checkpoint and not changes else (),
         changed_checkpoints=(row,) if changes else (),
-        new_writes=(task,) if writes else (),
+        new_writes=tuple(task._replace(task=f"{RUN[:-1]}{n}") for n in range(writes)),
         labels=(NewLabels(0, (b"a", b"b")),) if tags else (),
         runs=(RUN, "another run") if tags else (),
     )
@@ -105,10 +106,12 @@ FORMS: list[dict[str, Any]] = [
     {"items": 4},
     {"items": 9},
     {"items": 0, "checkpoint": False},
-    {"items": 2, "checkpoint": False, "writes": True},
-    {"writes": True},
+    {"items": 2, "checkpoint": False, "writes": 1},
+    {"writes": 1},
     {"tags": True},
-    {"items": 5, "writes": True, "tags": True},
+    {"items": 5, "writes": 1, "tags": True},
+    {"items": 6, "checkpoint": False, "writes": 6},
+    {"items": 9, "writes": 40, "tags": True},
     {"changes": True},
     {"items": 5, "changes": True, "tags": True},
 ]
@@ -348,3 +351,10 @@ def test_it_makes_few_python_calls(server: PostgresServer) -> None:
     thread.join()
     assert threads == [True]
     assert calls[0] <= MAX_CALLS
+
+
+@pytest.mark.parametrize("numbers", [[], [7], [1, -2, 3], [None], [1, None, 3]])
+def test_an_array_of_packed_values_is_the_array_of_the_values(numbers: list[int | None]) -> None:
+    packed = [None if n is None else pack_int(n) for n in numbers]
+    assert array_of(BIGINT, packed) == ints(numbers)
+    assert array_of(BYTEA, packed) == byteas(packed)

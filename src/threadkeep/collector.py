@@ -1,4 +1,4 @@
-"""The garbage collector, paused while modules are imported."""
+"""The garbage collector, paused while modules are imported, values decoded, or many changes staged."""
 
 from __future__ import annotations
 
@@ -25,3 +25,20 @@ def paused_collector() -> Iterator[None]:
         gc.freeze()
         gc.unfreeze()  # into the oldest generation
         gc.enable()
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause Python's cyclic garbage collector, if it is on, while many objects are made that all stay for a while.
+
+    It would visit each of them several times for nothing, and now and then everything else in the process, too. In a
+    process with some objects of its own, that took a third of the time of a page of checkpoints, and a quarter of the
+    time of changes of two hundred tasks. Nothing in here may wait for anything.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -111,13 +111,16 @@ class Session:
 
         If the thread is cached and nobody else is changing it, the op is committed here and now: this is the first try
         of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
-        step that nothing can interrupt. Everything unusual takes the general path.
+        step that nothing can interrupt. Everything unusual takes the general path. So does a thread that several
+        callers are changing: one of them commits for all.
         """
         queue = ThreadQueue()
         queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
-        if self.transport.commits_at_once and self._try_change(key, queue, op):
+        runner = self.runner
+        is_shared = runner.shared_key is not None and runner.is_shared(key)
+        if self.transport.commits_at_once and not is_shared and self._try_change(key, queue, op):
             return None
-        return self.runner.change(key, self._thread_ops(key), op)
+        return runner.change(key, self._thread_ops(key), op)
 
     def _try_change(self, key: ThreadKey, queue: ThreadQueue, op: Any, *, deliver: Deliver | None = None) -> bool:
         """Commit an op here and now, and return whether that was possible.

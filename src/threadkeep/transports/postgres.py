@@ -182,6 +182,14 @@ class PostgresServer:
             return False
         try:
             statement = self._backend.small_commit(batch, self._synchronous)
+            if (
+                statement is None
+                and len(batch.new_writes) > 1
+                and only_adds(batch)
+                and fits_one_statement(Commit(batch))
+            ):
+                several = self._backend.commit([batch], self._synchronous)  # of callers who waited for one another
+                statement = several.sql, several.parameters
         except (ValueError, TypeError, struct.error):
             return False  # a value that cannot be stored
         reply = self._try_execute(*statement) if statement is not None else None

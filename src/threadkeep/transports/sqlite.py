@@ -220,7 +220,7 @@ class SqliteFile:
             return outcomes
 
     def try_commit(self, batch: Batch) -> bool:
-        """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
+        """Commit a batch of few ops in the calling thread. False if that cannot be done at once, see `try_write`."""
         script = sqlite.commits.commit_script(batch, alone=True)
         return script is not None and self.try_write(*script)
 

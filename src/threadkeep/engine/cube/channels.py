@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import ormsgpack
 
+from threadkeep.collector import gc_paused
 from threadkeep.engine.cube.events import RunEvent, RunLog, RunLogDraft, unpack_events
 from threadkeep.engine.log.codec import MSGPACK, Parts, is_joined, joined_parts, unpack
 from threadkeep.engine.log.itemlog import ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, pack_checkpoint
-from threadkeep.engine.threads.checkpoints import gc_paused
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head
 from threadkeep.errors import Corrupt

@@ -13,15 +13,15 @@ replaced if its idx is negative. So a commit whose outcome was lost may be sent 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from threadkeep.collector import gc_paused
 from threadkeep.engine import threads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack, unpack_plain
@@ -276,22 +276,6 @@ def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -
 _NOT_PAUSED = nullcontext()
 _MANY_ELEMENTS = 256
 """With fewer elements, pausing the collector only delays the collection of what they need."""
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector, if it is on, while values are decoded.
-
-    Decoding makes many objects that all stay, and the collector would visit each of them several times for nothing.
-    In a process with some objects of its own, that took a third of the time of a page.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def with_recent_checkpoints(head: Head, records: Iterable[CheckpointRecord]) -> Head:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from threadkeep.collector import gc_paused
 from threadkeep.engine.commit import fill_cache, read_consistently
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import Slot, WriteEntry, unpack_channels, unpack_own_metadata, unpack_writes_to
 from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadAncestors, LoadedRows
-from threadkeep.engine.threads.checkpoints import check_newest, decode_slots, decode_value, gc_paused, get, in_order
+from threadkeep.engine.threads.checkpoints import check_newest, decode_slots, decode_value, get, in_order
 from threadkeep.engine.threads.heads import Head, Heads
 
 _NEAR, _ALL = 64, 1 << 31
