@@ -33,16 +33,16 @@ from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import with_type_gate
-from threadkeep.engine.threads import checkpoints
+from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
+from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
+from threadkeep.engine.threads.listing import ListQuery
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
 
 if TYPE_CHECKING:
     from threadkeep.adapters.from_conn_string import KeepContext
-    from threadkeep.engine.threads.delta_history import ChannelHistory
-    from threadkeep.engine.threads.listing import ListQuery
 
 _value = itemgetter(1)
 _STR = {str}
@@ -117,7 +117,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return self._pages(query, codec)
 
     def _pages(self, query: ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
-        session, heads, listing = self._session, self._session.heads, threads.listing
+        session, heads = self._session, self._session.heads
         while query is not None and query.limit != 0:
             era, scanned = heads.era, session.read(query.scan)
             selection = listing.select(heads, codec, query, era, scanned)
@@ -141,7 +141,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         heads, codec = self._session.heads, self._codec()
         query: ListQuery | None = self._query(config, filter, before, limit)
         while query is not None:
-            states, query, damaged = await self._session.runner.arun(partial(threads.listing.page, heads, codec, query))
+            states, query, damaged = await self._session.runner.arun(partial(listing.page, heads, codec, query))
             _warn_of_damage(damaged)
             for state in states:
                 yield _checkpoint_tuple(state)
@@ -153,7 +153,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
             or not (set(map(type, filter)) <= _STR or all(isinstance(key, str) for key in filter))
         ):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
-        return threads.listing.query(
+        return listing.query(
             self._session.tenant,
             GRAPH,
             thread=target.thread if target else None,
@@ -336,9 +336,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
         target, codec, names = target_of(config), self._codec(), tuple(channels)
         key = self._key(target.thread)
-        return lambda: threads.delta_history.delta_history(
-            self._session.heads, codec, key, target.ns or "", target.id, names
-        )
+        return lambda: delta_history(self._session.heads, codec, key, target.ns or "", target.id, names)
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002 - LangGraph's signature
         """Return the next version: an int, or a str if the current one is (threads imported from other savers)."""

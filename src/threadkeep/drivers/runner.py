@@ -543,7 +543,7 @@ class Runner:
         with gc_paused() if sum(map(len, queues)) >= _MANY_CHANGES else _NOT_PAUSED:
             for queue in queues:
                 running = self._next_of(state, queue)
-                if running is not None and running.staged is None:
+                if running is not None:
                     plans.append(running)
         return plans
 
@@ -569,14 +569,14 @@ class Runner:
         """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
         while caller is None or caller.outcome is None:
             running = self._next_of(state, queue)
-            if running is None or running.staged is not None or not self._continue(state, running, Reply()):
+            if running is None or not self._continue(state, running, Reply()):
                 return
         self._hand_over(state, queue)
 
     def _next_of(self, state: _RunnerState, queue: ThreadQueue) -> _RunningPlan | None:
-        """Take the next changes of a queue. If they can be staged, set their commit aside; else return their plan.
+        """Take the next changes of a queue and return their plan. None if they can be staged: their commit is set aside.
 
-        Return None, and remove the queue, if nothing is left in it.
+        Also None if nothing is left in the queue, which is then removed.
         """
         while True:
             with state.lock:
@@ -598,9 +598,9 @@ class Runner:
             staged = try_call(partial(queue.ops.stage, ops))
             if isinstance(staged, Failure) or staged.value is None:  # a plan gives each op its outcome
                 return _RunningPlan(queue, changes, queue.ops.plan(ops))
-            running = _RunningPlan(queue, changes, None, staged.value)
-            state.commits.append((running, Commit(staged.value.batch)))
-            return running
+            # From here on the plan belongs to whoever commits it, which may happen before this returns.
+            state.commits.append((_RunningPlan(queue, changes, None, staged.value), Commit(staged.value.batch)))
+            return None
 
     def _hand_over(self, state: _RunnerState, queue: ThreadQueue) -> None:
         """Let somebody else drive a queue: the first caller that waits in it, or a worker."""

@@ -23,6 +23,7 @@ from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.commits import commit_script, drop_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
@@ -111,7 +112,8 @@ class SqliteFile:
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._changed = threading.Condition(self._lock)
-        self._active = 0
+        self._active: dict[int, int] = {}
+        """How many requests are under way, by the thread that executes them."""
         self._paused = False
 
     def setup(self) -> None:
@@ -159,7 +161,8 @@ class SqliteFile:
         with self._lock:
             if self._paused or self._closed:
                 self._wait_until_open()
-            self._active += 1
+            me = threading.get_ident()
+            self._active[me] = self._active.get(me, 0) + 1
             reader = self._readers.pop() if self._readers else None
         try:
             if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
@@ -179,8 +182,10 @@ class SqliteFile:
 
     def _read_in_transaction(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
         connection = reader.connection
-        connection.execute("BEGIN")
         try:
+            if connection.in_transaction:  # Ctrl-C came while another read was ending it
+                connection.execute("ROLLBACK")
+            connection.execute("BEGIN")
             reply = self._backend.answer(reader, request)
             connection.execute("COMMIT")
         except BaseException:
@@ -221,7 +226,7 @@ class SqliteFile:
 
     def try_commit(self, batch: Batch) -> bool:
         """Commit a batch of few ops in the calling thread. False if that cannot be done at once, see `try_write`."""
-        script = sqlite.commits.commit_script(batch, alone=True)
+        script = commit_script(batch, alone=True)
         return script is not None and self.try_write(*script)
 
     def write_at_once(self, request: WriteMemories) -> bool:
@@ -238,7 +243,7 @@ class SqliteFile:
         Now and then it returns False although it could: a request also returns free pages to the system.
         """
         self._drops += 1
-        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*sqlite.commits.drop_script(key))
+        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*drop_script(key))
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
@@ -298,7 +303,7 @@ class SqliteFile:
         """
         with self._lock:
             self._closed = True
-            self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
+            self._changed.wait_for(self._is_idle, timeout=self._timeout)
             try:
                 self._close_all()
             except apsw.Error as error:
@@ -308,7 +313,7 @@ class SqliteFile:
         """Wait for what is under way, then close all connections: none may exist in the child."""
         with self._lock:
             self._paused = True
-            self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
+            self._changed.wait_for(self._is_idle, timeout=self._timeout)
             self._close_all()
 
     def after_fork(self, *, child: bool) -> None:
@@ -344,7 +349,12 @@ class SqliteFile:
     def _enter(self) -> None:
         if self._paused or self._closed:
             self._wait_until_open()
-        self._active += 1
+        me = threading.get_ident()
+        self._active[me] = self._active.get(me, 0) + 1
+
+    def _is_idle(self) -> bool:
+        """Whether no other thread executes a request. This one does not, even if Ctrl-C kept it from counting one."""
+        return not self._active.keys() - {threading.get_ident()}
 
     def _wait_until_open(self) -> None:
         """Wait until a fork is over, under the lock. Closed if it is closed."""
@@ -359,7 +369,12 @@ class SqliteFile:
             reader.connection.close()
             reader = None
         with self._lock:
-            self._active -= 1
+            me = threading.get_ident()
+            left = self._active.get(me, 1) - 1
+            if left:
+                self._active[me] = left
+            else:
+                self._active.pop(me, None)
             if reader is not None:
                 self._readers.append(reader)
             if self._paused or self._closed:
@@ -548,7 +563,7 @@ def _commit_scripts(requests: Sequence[Request[Any]]) -> list[_Script] | None:
     """Return a script for each request; None if one of them is not a usual commit."""
     scripts: list[_Script] = []
     for request in requests:
-        script = sqlite.commits.commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
+        script = commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
         if script is None:
             return None
         scripts.append(script)

@@ -16,13 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import commits, filters, health, lists, memories
+    from threadkeep.backends.sql import filters, health, memories
 
-__all__ = ["commits", "filters", "health", "lists", "memories"]
+__all__ = ["filters", "health", "memories"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what answers other requests than reads of a thread when it is first used."""
+    """Import what answers requests about memories or the storage when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from threadkeep.backends import sql
-from threadkeep.backends.sql import reads
+from threadkeep.backends.sql import commits, lists, reads
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.rows import (
     Row,
@@ -86,7 +86,7 @@ class SqlBackend(ABC):
     @cached_property
     def scan_sql(self) -> Callable[[str, tuple[str, ...]], str]:
         """Returns the statement of a scan, see `lists.scan_sql`; those used last are cached."""
-        return lru_cache(_SCANS)(partial(sql.lists.scan_sql, self))
+        return lru_cache(_SCANS)(partial(lists.scan_sql, self))
 
     def answer(self, cursor: SqlCursor, request: Request[Any]) -> Any:
         """Execute one request. Raise Corrupt if a column cannot be read."""
@@ -338,13 +338,12 @@ class SqlContext(Value):
 
 
 class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
-    """The function for each kind of request. Those that do not read one thread are imported when one is missing."""
+    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
-        self.update({**sql.lists.HANDLERS, **sql.commits.HANDLERS})
-        if kind not in self:
-            self.update({**sql.memories.HANDLERS, **sql.health.HANDLERS})
+        self.update(sql.memories.HANDLERS)
+        self.update(sql.health.HANDLERS)
         return dict(self)[kind]
 
 
-_HANDLERS = _Handlers(reads.HANDLERS)
+_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})

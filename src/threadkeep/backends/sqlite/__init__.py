@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sqlite import commits, filters, memories
+    from threadkeep.backends.sqlite import filters, memories
 
-__all__ = ["commits", "filters", "memories"]
+__all__ = ["filters", "memories"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what changes threads, or answers requests about memories, when it is first used."""
+    """Import what answers requests about memories when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

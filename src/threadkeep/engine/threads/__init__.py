@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.engine.threads import copy, delta_history, listing, prune, staging
+    from threadkeep.engine.threads import copy, prune
 
-__all__ = ["copy", "delta_history", "listing", "prune", "staging"]
+__all__ = ["copy", "prune"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module that the first read does not need when it is first used."""
+    """Import the module of a verb that few calls need when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

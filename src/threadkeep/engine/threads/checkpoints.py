@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.collector import gc_paused
-from threadkeep.engine import threads
+from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack, unpack_plain
 from threadkeep.engine.log.item_cache import ItemCache
@@ -41,11 +41,9 @@ from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
+from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Failure, Outcome
-
-if TYPE_CHECKING:
-    from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
 
 
 class CheckpointState(NamedTuple):
@@ -66,8 +64,6 @@ async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome
     An op whose value cannot be stored fails alone, and so does one that needs a damaged checkpoint. One round trip with
     a current head, else two; these for each op if one of them meets damage.
     """
-    from threadkeep.engine.commit import commit_ops  # noqa: PLC0415 - reads do not need it
-
     try:
         return await commit_ops(heads, key, ops, partial(_start_staging, heads, key, ops))
     except Corrupt:
@@ -87,11 +83,11 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     """Load what the ops need and the head does not have."""
     wanted = _refs_of_ops(ops) if head is None else _refs_missing_in(head, ops)
     if head is not None and not wanted:
-        return threads.staging.CheckpointStaging(head, {})
+        return CheckpointStaging(head, {})
     head, loaded = await load_checkpoints(heads, key, wanted, head)
     found = loaded.checkpoints or (CheckpointRows(None, ()),) * len(wanted)
     known = {(ref.ns, ref.id or ""): _known(head, rows) for ref, rows in zip(wanted, found, strict=True)}
-    return threads.staging.CheckpointStaging(head, known)
+    return CheckpointStaging(head, known)
 
 
 async def load_and_stage(heads: Heads, key: ThreadKey, op: Op, head: Head | None) -> CheckpointStaging:
@@ -115,7 +111,7 @@ def stage_cached(head: Head, *ops: Op) -> CheckpointStaging | None:
             return None
         if op.ns == "" and head.row is not None and head.row.early not in (None, op.id):
             return None
-    staging = threads.staging.CheckpointStaging(head, _NOTHING_KNOWN)
+    staging = CheckpointStaging(head, _NOTHING_KNOWN)
     for op in ops:
         staging.apply(op)
     return staging
@@ -198,7 +194,7 @@ def _may_have_early_writes(head: Head, op: Put) -> bool:
 
 def _known(head: Head, found: CheckpointRows) -> KnownCheckpoint:
     record = head.checkpoint(found.row) if found.row else None
-    return threads.staging.KnownCheckpoint(record, {row.task: head.task(row) for row in found.writes})
+    return KnownCheckpoint(record, {row.task: head.task(row) for row in found.writes})
 
 
 async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | None) -> CheckpointState | None:
