@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_, not_
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import ormsgpack
 from langchain_core.messages import (
@@ -255,9 +255,10 @@ class MessageCache:
         if not is_repeated:
             self._blocks.add(parts[0], parts, _BLOCK_SIZE)
             return
-        templates = [self._templates.get(part) for part in parts]
-        if all(isinstance(template, tuple) and template.containers for template in templates):
-            self._blocks.add(parts[0], block_of(parts, cast("list[MessageTemplate]", templates)), _BLOCK_SIZE)
+        young, old = self._templates.young, self._templates.old
+        templates: list[Any] = [young.get(part) or old.get(part) for part in parts]
+        if set(map(type, templates)) == {MessageTemplate} and all(map(_containers, templates)):
+            self._blocks.add(parts[0], block_of(parts, templates), _BLOCK_SIZE)
 
     def _remember(self, messages: Sequence[Any], parts: Sequence[bytes]) -> None:
         """Cache the bytes that messages were decoded from; when that happens again, also how to copy them."""
@@ -305,6 +306,7 @@ def _templates(messages: Iterable[tuple[Any, bytes]]) -> dict[bytes, MessageTemp
 
 
 _fields = attrgetter("__dict__")
+_containers = attrgetter("containers")
 _extra = attrgetter("__pydantic_extra__")
 _FIXED = frozenset((str, int, bool, type(None)))
 """Values of these types are equal exactly if their types and values are, and cannot be changed in place."""

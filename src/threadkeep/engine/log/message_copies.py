@@ -54,31 +54,36 @@ class TemplateBlock(NamedTuple):
 
 
 def block_of(parts: list[bytes], templates: Sequence[MessageTemplate]) -> TemplateBlock:
-    """Return the block of some templates, which have at least two containers together. Costs as much as two copies."""
-    dicts: list[Any] = [template.fields for template in templates]
-    lists: list[Any] = []
-    places: list[tuple[tuple[bool, int], Any, tuple[bool, int]]] = []
-    for number, template in enumerate(templates):
-        found: list[tuple[tuple[bool, int], Any]] = [((False, number), template.fields)]
-        for holder, key in template.containers:
-            place, container = found[holder]
-            value = container[key]
-            same = lists if type(value) is list else dicts
-            found.append(((same is lists, len(same)), value))
-            same.append(value)
-            places.append((place, key, found[-1][0]))
-    first = {False: 0, True: len(dicts)}
-    holders = [first[is_list] + n for (is_list, n), _, _ in places]
-    held = [first[is_list] + n for _, _, (is_list, n) in places]
+    """Return the block of some templates. It costs as much as two copies of them. Makes no call.
+
+    Each template must have a container, so that there are several: then `itemgetter` returns a tuple of them.
+    """
+    kinds, fields, containers, names = zip(*templates, strict=True)
+    dicts, lists = list[Any](fields), list[Any]()
+    keys: list[Any] = []
+    holders: list[tuple[list[Any], int]] = []
+    held: list[tuple[list[Any], int]] = []
+    for number, places in enumerate(containers):
+        found: list[tuple[list[Any], int]] = [(dicts, number)]
+        for holder, key in places:
+            same, n = found[holder]
+            value = same[n][key]
+            other = lists if type(value) is list else dicts
+            found.append((other, len(other)))
+            holders.append((same, n))
+            keys.append(key)
+            held.append(found[-1])
+            other.append(value)
+    first = len(dicts)
     return TemplateBlock(
         parts,
-        [template.kind for template in templates],
-        [template.names for template in templates],
+        list(kinds),
+        list(names),
         dicts,
         lists,
-        itemgetter(*holders),
-        [key for _, key, _ in places],
-        itemgetter(*held),
+        itemgetter(*[n + first if same is lists else n for same, n in holders]),
+        keys,
+        itemgetter(*[n + first if same is lists else n for same, n in held]),
     )
 
 
