@@ -11,6 +11,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import redis
 from redis import Redis
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
@@ -20,6 +21,14 @@ from redis.retry import Retry
 
 from threadkeep.errors import Unavailable
 from threadkeep.transports.valkey_health import Primary
+
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # older releases look their version up once, when they are imported
+    _DRIVER_INFO: dict[str, Any] = {}
+else:
+    _DRIVER_INFO = {"driver_info": DriverInfo(lib_version=redis.__version__)}
+    """What servers are told about the client. redis-py would read its own version from its files for every client."""
 
 LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
 """The server did not answer. Another one may have taken its place."""
@@ -240,7 +249,7 @@ def connect(options: ValkeyOptions) -> SingleServer | Cluster:
         "socket_connect_timeout": min(options.reply_timeout, _CONNECT_SECONDS / len(options.hosts)),
         "max_connections": _NO_LIMIT,
     }
-    settings: dict[str, Any] = {**limits, **options.settings, "protocol": 2}
+    settings: dict[str, Any] = {**limits, **_DRIVER_INFO, **options.settings, "protocol": 2}
     last: Exception | None = None
     for host, port in options.hosts:
         try:
