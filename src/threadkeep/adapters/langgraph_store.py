@@ -184,14 +184,19 @@ class KeepStore(BaseStore):
         """
         now = clock.now_us()
         session = self._session
-        rows = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
-        found = _decode_first(rows)
-        if found is None:
+        (row,) = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
+        if row is None:
             return None
-        row = found.row
-        if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
+        place, name, text, created, updated, _, ttl = row
+        try:
+            value = json_text.load(text)
+        except (ValueError, RecursionError):
+            value = decode_memory(row).value  # raises Corrupt
+        if ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             self._refresh_now([row.memory_key], now)
-        return _item(found)
+        made = _EPOCH + timedelta(0, 0, created)
+        changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
+        return Item(value=value, key=name, namespace=place, created_at=made, updated_at=changed)
 
     def put(
         self,

@@ -405,7 +405,8 @@ class Runner:
 
     def check_open(self) -> None:
         """Raise Closed if it is closed."""
-        self._open_state()
+        if self._closed:
+            raise Closed
 
     def before_fork(self) -> None:
         """Do nothing: the work of the parent's workers stays the parent's."""

@@ -77,7 +77,7 @@ class WaitingWrites(Generic[T]):
                 else:
                     requests.append(made.value)
                     delivers[id(made.value)] = deliver
-        for merged, parts in self._merge(requests):
+        for merged, parts in self._merge(requests) if len(requests) > 1 else zip(requests, [requests], strict=False):
             outcome: Any = try_call(partial(self._write, merged))
             for request in parts:
                 deliver = delivers[id(request)]

@@ -207,11 +207,11 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
     tenant, keys = request.tenant, request.keys
+    numbers = memory_numbers(tenant, keys)
     if len(keys) == 1:
-        values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": memory_number(tenant, keys[0])}
+        values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": numbers[0]}
         memories = read_memories(tenant, db.cursor.rows(db.dialect.sql["memory"], values))
         return (memories[0] if memories and memories[0][:2] == keys[0] else None,)
-    numbers = memory_numbers(tenant, keys)
     rows = db.dialect.fetch_memories(db, {"tenant": tenant.encode(*_UTF8), "now": request.now}, numbers)
     found = {row[0]: memory for row, memory in zip(rows, read_memories(tenant, rows), strict=True)}
     wanted = [found.get(number) for number in numbers]
