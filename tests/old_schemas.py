@@ -12,9 +12,12 @@ import psycopg
 import pytest
 
 from threadkeep.backends.sql.blocks import read_blocks
+from threadkeep.engine.identity import to_bytes
 
 _TICKS = 3
 """The schema version in which PostgreSQL's column `tick` replaced `hour`."""
+_SHORT_PATHS = 7
+"""The schema version in which the paths of tasks became shorter."""
 _REFS = 6
 """The schema version in which the refs of PostgreSQL became text."""
 
@@ -39,6 +42,8 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         _execute(url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE text USING array_to_string(refs, ',')")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threadkeep.engine.commit.new_family", lambda _: 0)
+        for module in ("sql.backend", "sqlite.commits", "postgres.commits") if version < _SHORT_PATHS else ():
+            patch.setattr(f"threadkeep.backends.{module}.pack_path", to_bytes)
         yield
     for table in retyped:
         _execute(

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 import valkey_servers
+from threadkeep.backends.sql.rows import pack_index, unpack_index
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.rows import checkpoint_row, item_id, order_member, thread_row, write_field, write_row
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
@@ -117,7 +118,7 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
                 "ns": to_bytes(each.ns),
                 "checkpoint": to_bytes(each.checkpoint),
                 "task": b"s" + to_bytes(each.task),
-                "entries": ",".join(map(str, each.index)),
+                "entries": pack_index(each.index),
             }
             for each in writes
         ]
@@ -226,7 +227,7 @@ def _wrong_counts(rows: Rows) -> Iterator[str]:
     counted = {
         "bytes": stored,
         "checkpoints": sum(not row["hidden"] for row in rows.checkpoints),
-        "writes": sum(len(row["entries"].split(",")) // 3 for row in rows.writes),
+        "writes": sum(len(unpack_index(row["entries"])) // 3 for row in rows.writes),
     }
     columns = {"top_writes": rows.thread["top"], "early_writes": rows.thread["early"]}
     for column, id in columns.items():

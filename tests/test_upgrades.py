@@ -16,11 +16,13 @@ from urllib.parse import urlsplit
 import apsw
 import psycopg
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from redis import Redis
 
 import postgres_servers
 import threadkeep
 import valkey_servers
+from old_schemas import todays_columns
 from sample_keep import contents
 from threadkeep.cli.app import run
 from threadkeep.engine import schema_versions
@@ -35,7 +37,7 @@ from threadkeep.engine.schema_versions import (
 from threadkeep.errors import Corrupt, SchemaTooNew, SchemaTooOld
 
 DATA = Path(__file__).parent / "data"
-OLD_VERSIONS = {"own4": 4, "own5": 5}
+OLD_VERSIONS = {"own4": 4, "own5": 5, "own6": 6}
 """The schema versions of the old storages, by the name of their files."""
 FIRST_STATED_ON_VALKEY = 5
 """The first version that Valkey's keys state."""
@@ -220,6 +222,30 @@ def test_rows_that_version_5_adds_after_the_migration_are_read(tmp_path: Path) -
         assert connection.execute("SELECT refs FROM own.tk_checkpoints").fetchall()[0][0].startswith("{")
     with threadkeep.open(url) as keep:
         assert contents(keep) == before
+        assert keep.verify().problems == []
+
+
+def test_paths_that_look_short_by_chance_are_read_as_they_were(
+    tables_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 7 stores the path of a usual task as byte 1 and the node's name."""
+    paths = ["", "\0", "\0a", "\1", "\1agent", "~__pregel_pull, agent", "~__pregel_push, 0", "other"]
+    at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    with monkeypatch.context() as patch:
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 6)
+        with threadkeep.open(tables_url) as keep:
+            keep.setup()
+            with todays_columns(tables_url, 6):
+                for path in paths:
+                    keep.checkpointer.put_writes(at, [("notes", path)], path or "none", path)
+    with threadkeep.open(tables_url) as keep:
+        for path in paths:
+            keep.checkpointer.put_writes(at, [("notes", path)], f"new {path}", path)
+        keep.checkpointer.put({"configurable": {"thread_id": "t"}}, empty_checkpoint() | {"id": "1"}, {}, {})
+        found = keep.checkpointer.get_tuple(at)
+        assert found is not None
+        order = sorted((path, task) for path in paths for task in (path or "none", f"new {path}"))
+        assert found.pending_writes == [(task, "notes", path) for path, task in order]
         assert keep.verify().problems == []
 
 

@@ -102,3 +102,28 @@ def unpack_id(data: bytes) -> str:
     if data[:1] == b"h":
         return data[1:].hex()
     return data[1:].decode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=1024)
+def pack_path(text: str) -> bytes:
+    """Return the path of a task as few bytes: of those that LangGraph makes, only the node's name is stored.
+
+    It is byte 1 and the name. Any other path is its UTF-8, after a byte 0 if it starts with byte 0 or 1 itself.
+    """
+    if text.startswith(_PULL):
+        return b"\x01" + to_bytes(text[len(_PULL) :])
+    data = to_bytes(text)
+    return b"\x00" + data if data[:1] in _MARKS else data
+
+
+@lru_cache(maxsize=1024)
+def unpack_path(data: bytes) -> str:
+    """Reverse `pack_path`."""
+    if data[:1] == b"\x01":
+        return _PULL + from_bytes(data[1:])
+    return from_bytes(data[1:] if data[:1] == b"\x00" else data)
+
+
+_PULL = "~__pregel_pull, "
+"""What LangGraph puts before the node's name in the path of a task that a channel started."""
+_MARKS = frozenset((b"\x00", b"\x01"))

@@ -12,8 +12,8 @@ from threadkeep.errors import SchemaTooNew, SchemaTooOld
 
 SCHEMA_VERSION = 7
 """The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
-OLDEST_USABLE = 6
-"""The oldest schema version that this code can read and write without a migration: 6 added a column."""
+OLDEST_USABLE = 7
+"""The oldest schema version that this code can read and write without a migration: 7 made columns of writes shorter."""
 
 
 class SchemaVersions(NamedTuple):

@@ -23,7 +23,8 @@ from threadkeep.backends.postgres.parameters import (
     pack_int,
 )
 from threadkeep.backends.sql.commits import only_adds
-from threadkeep.engine.identity import to_bytes
+from threadkeep.backends.sql.rows import pack_index
+from threadkeep.engine.identity import pack_path, to_bytes
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRow, WriteRow, thread_checksum
 from threadkeep.engine.requests import Batch
@@ -164,10 +165,10 @@ def _write_row(dialect: PostgresDialect, row: WriteRow) -> tuple[bytes | None, .
         ns.encode("utf-8", "surrogatepass"),
         checkpoint.encode("utf-8", "surrogatepass"),
         dialect.pack_id(task),
-        path.encode("utf-8", "surrogatepass"),
+        pack_path(path),
         dialect.pack_id(run) if run is not None else b"",
         pack_int(time),
-        str(list(index)).replace(" ", "").encode(),
+        pack_index(index).encode(),
         _pack_refs(refs),
         body,
     )

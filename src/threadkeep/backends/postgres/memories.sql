@@ -42,11 +42,10 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
--- schema-7: smaller indexes of memories. Code of version 6 can use them
+-- smaller-memory-indexes: the part of schema-7 that is about memories
 -- Without `updated`, the index by namespace is a tenth as large, because it stores each namespace once; no statement
 -- used the order. GIN had an entry for each memory without words. It writes entries into a list first, and its pages
 -- stay in the file after the list is merged: with 4 MB, the default limit, they were most of the index.
-UPDATE tk_schema SET readable = 6, writable = 6 WHERE version = 7;
 DROP INDEX tk_memories_space;
 CREATE INDEX tk_memories_space ON tk_memories (tenant, space);
 DROP INDEX tk_memories_words;

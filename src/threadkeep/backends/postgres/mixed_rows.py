@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.backends.sql.backend import SqlBackend
 from threadkeep.backends.sql.rows import Row, thread_row
-from threadkeep.engine.identity import ThreadKey, unpack_id
+from threadkeep.engine.identity import ThreadKey, unpack_id, unpack_path
 from threadkeep.engine.log.itemlog import RANGE_LISTS, ItemId, ItemRange, read_varints
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 
@@ -81,7 +81,7 @@ class FlatRows(NamedTuple):
     lists: set[int]
 
 
-def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
+def read_checkpoints(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
     rows: Iterable[Row], with_items: Sequence[bool], first: int = 0
 ) -> FlatRows:
     """Read the rows of `load-checkpoints`. Any exception if one is not as we write it: then `split_by_kind` says why.
@@ -134,11 +134,15 @@ def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
             )  # fmt: skip
         elif kind == _WRITES:
             entries = row[18]
-            index, end = _parse_json(entries, 0)
+            index, end = _parse_json(entries if entries[:1] == "[" else f"[{entries}]", 0)
+            if entries[:1] != "[":  # as in `unpack_index`
+                channels, sizes, end = index[::2], index[1::2], end - 2
+                index += channels
+                index[::3], index[1::3], index[2::3] = range(len(sizes)), channels, sizes
             is_index = end == len(entries) and len(index) % 3 == 0 and set(map(type, index)) <= _INTS
-            if not is_index or not row[13] or row[16] is None:
+            if not is_index or not index or not row[13] or row[16] is None:
                 raise ValueError("a column of writes has no such value")
-            path = row[14].decode("utf-8", "surrogatepass")
+            path = unpack_path(row[14])
             task = _new(
                 WriteRow, (ns, id, ids[row[13]], path, ids[row[15]], row[8], tuple(index), tuple(ranges), row[16])
             )

@@ -21,10 +21,12 @@ from threadkeep.backends.sql.rows import (
     Values,
     maybe_bytes,
     maybe_pack,
+    pack_index,
     range_values,
     thread_row,
+    unpack_index,
 )
-from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
+from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, pack_path, to_bytes, unpack_id, unpack_path
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
@@ -38,15 +40,12 @@ if TYPE_CHECKING:
     from threadkeep.engine.memories.requests import WriteMemories
 
 T = TypeVar("T")
-_scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
-"""Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _UTF8 = ("utf-8", "surrogatepass")
 _FEW = 4
 """The writes of so many checkpoints are read one checkpoint at a time."""
 _SCANS = 256
 """How many statements of scans are cached."""
 _HIDDEN = {0: False, 1: True}
-_INT = {int}
 _OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
 
 
@@ -222,8 +221,8 @@ class SqlBackend(ABC):
         for row in rows:
             yield {
                 "thread": number, "ns": to_bytes(row.ns), "checkpoint": to_bytes(row.checkpoint),
-                "task": pack_id(row.task), "path": to_bytes(row.path), "run": maybe_pack(row.run), "time": row.time,
-                "entries": _entries(row.index), "refs": self.pack_refs(row.refs), "body": row.body,
+                "task": pack_id(row.task), "path": pack_path(row.path), "run": maybe_pack(row.run), "time": row.time,
+                "entries": pack_index(row.index), "refs": self.pack_refs(row.refs), "body": row.body,
             }  # fmt: skip
 
     def checkpoint_row(self, row: Row) -> CheckpointRow:
@@ -247,8 +246,8 @@ class SqlBackend(ABC):
             raise _damaged_writes(row, _OTHER_TYPE)
         try:
             return new_tuple(WriteRow, (
-                ns.decode(*_UTF8), checkpoint.decode(*_UTF8), unpack_id(task), path.decode(*_UTF8),
-                unpack_id(run) if run else None, time, _index(entries), self.unpack_refs(refs), body,
+                ns.decode(*_UTF8), checkpoint.decode(*_UTF8), unpack_id(task), unpack_path(path),
+                unpack_id(run) if run else None, time, unpack_index(entries), self.unpack_refs(refs), body,
             ))  # fmt: skip
         except Exception as error:
             raise _damaged_writes(row, repr(error)) from error
@@ -265,24 +264,6 @@ def _damaged_writes(row: Row, problem: str) -> Corrupt:
 def _shown(id: Any) -> str:
     """Return an id that may be damaged, for an error message."""
     return repr(decode_lossy(id) or id)
-
-
-def _index(entries: str) -> tuple[int, ...]:
-    """Return the index of some writes. ValueError if it is not a list of integers."""
-    try:
-        index, end = _scan_json(entries, 0)
-    except (StopIteration, TypeError, ValueError):
-        index, end = None, -1
-    if end < 0 or end != len(entries):  # spaces around it, or damaged
-        index = json.loads(entries)
-    if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
-        raise ValueError("the index of writes is damaged")
-    return tuple(index)
-
-
-def _entries(index: tuple[int, ...]) -> str:
-    """Return a JSON list without spaces; json.dumps takes three times as long."""
-    return str(list(index)).replace(" ", "")
 
 
 def parse_rows(request: Request[Any], parse: Callable[[], T]) -> T:

@@ -184,12 +184,6 @@ BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; 
 CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 
--- schema-7: a smaller index of memories by namespace. Code of version 6 can use it
--- With `updated` and `expires` it took a quarter more space, and each put that replaces a memory wrote it. With `key`, an
--- entry that refers to another row is noticed: a search takes the key from the index, and the checksum from the row.
-DROP INDEX tk_memories_space;
-CREATE INDEX tk_memories_space ON tk_memories (tenant, space, key);
-
 -- tick-bits: the bits of `updated` that `tick` does not have
 12
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.engine.identity import ThreadKey, pack_id
+from threadkeep.backends.sql.rows import pack_index
+from threadkeep.engine.identity import ThreadKey, pack_id, pack_path
 from threadkeep.engine.log.itemlog import pack_ranges, pack_varints
 from threadkeep.engine.log.records import thread_checksum
 from threadkeep.engine.requests import Batch
@@ -68,8 +69,8 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         values += this
         values += (
             ns.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass"), pack_id(task),
-            path.encode("utf-8", "surrogatepass"), None if run is None else pack_id(run), time,
-            str(list(index)).replace(" ", ""), pack_ranges(refs), body,
+            pack_path(path), None if run is None else pack_id(run), time,
+            pack_index(index), pack_ranges(refs), body,
         )  # fmt: skip
     for (lane, n), payload in items:
         values += (*this, lane, n, payload)

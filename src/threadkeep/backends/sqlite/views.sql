@@ -28,33 +28,32 @@ strftime('%Y-%m-%d %H:%M:%f', {it} / 1000.0, 'unixepoch')
 -- PostgreSQL has it since version 1; its version 3 adds the column `tick`.
 CREATE INDEX tk_threads_id ON tk_threads (tenant, id, kind);
 
--- schema-4: views
-CREATE VIEW tk_v_threads AS
-SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
-       t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
-       t.step, t.source
-FROM tk_threads t;
-CREATE VIEW tk_v_checkpoints AS
-SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
-       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time, c.hidden,
-       length(c.body) AS body_bytes
-FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+-- path: the path of a task, which may be stored without its beginning: see `identity.pack_path`
+CASE substr({it}, 1, 1) WHEN x'01' THEN CAST('~__pregel_pull, ' || substr({it}, 2) AS BLOB)
+     WHEN x'00' THEN substr({it}, 2) ELSE {it} END
+
+-- entries: one row for each write of a task: its index, the number of the channel's name, its bytes
+-- A list has three numbers for each, other texts two: see `rows.pack_index`.
+SELECT l.thread, l.ns, l.checkpoint, l.task, {path l.path} AS path, l.run, l.time,
+       iif(l.step = 3, e.value, e.key / 2) AS idx, json_extract(l.list, '$[' || (e.key + l.step - 2) || ']') AS n,
+       json_extract(l.list, '$[' || (e.key + l.step - 1) || ']') AS bytes
+FROM (SELECT w.*, iif(substr(w.entries, 1, 1) = '[', 3, 2) AS step,
+             iif(substr(w.entries, 1, 1) = '[', w.entries, '[' || w.entries || ']') AS list FROM tk_writes w) l
+JOIN json_each(l.list) e ON e.key % l.step = 0
+
+-- views-of-writes: the views that read tk_writes
 CREATE VIEW tk_v_writes AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {id w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS BLOB) THEN {text substr(w.path, 17)} END AS node,
-       {text w.path} AS path, e.value AS idx, {item-name i} AS channel,
-       json_extract(w.entries, '$[' || (e.key + 2) || ']') AS bytes, {time w.time} AS time, {id w.run} AS run
-FROM tk_writes w JOIN tk_v_threads t ON t.number = w.thread JOIN json_each(w.entries) e ON e.key % 3 = 0
-LEFT JOIN tk_items i
-    ON i.thread = w.thread AND i.lane = 0 AND i.n = json_extract(w.entries, '$[' || (e.key + 1) || ']');
+       {text w.path} AS path, w.idx, {item-name i} AS channel, w.bytes, {time w.time} AS time, {id w.run} AS run
+FROM ({entries}) w JOIN tk_v_threads t ON t.number = w.thread
+LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = w.n;
 CREATE VIEW tk_v_sizes AS
 WITH held AS (
     SELECT thread, lane, count(*) AS items, sum(length(payload)) AS stored FROM tk_items GROUP BY thread, lane
 ), wrote AS (
-    SELECT w.thread, json_extract(w.entries, '$[' || (e.key + 1) || ']') AS n, count(*) AS writes,
-           sum(json_extract(w.entries, '$[' || (e.key + 2) || ']')) AS written
-    FROM tk_writes w JOIN json_each(w.entries) e ON e.key % 3 = 0 GROUP BY w.thread, 2
+    SELECT w.thread, w.n, count(*) AS writes, sum(w.bytes) AS written FROM ({entries}) w GROUP BY w.thread, w.n
 ), parts AS (
     SELECT i.thread, 'channel' AS part, {item-name i} AS channel, coalesce(h.items, 0) AS items,
            coalesce(h.stored, 0) AS stored, coalesce(o.writes, 0) AS writes, coalesce(o.written, 0) AS written
@@ -74,3 +73,24 @@ CREATE VIEW tk_v_activity AS
 SELECT number, tenant, kind, thread, ns, date(time) AS day, node, channel, count(*) AS writes, sum(bytes) AS bytes,
        avg(bytes) AS average
 FROM tk_v_writes GROUP BY number, tenant, kind, thread, ns, date(time), node, channel;
+
+-- schema-4: views
+CREATE VIEW tk_v_threads AS
+SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
+       t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
+       t.step, t.source
+FROM tk_threads t;
+CREATE VIEW tk_v_checkpoints AS
+SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
+       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time, c.hidden,
+       length(c.body) AS body_bytes
+FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+{views-of-writes}
+
+-- schema-7: paths and entries of writes may be shorter; those that look shorter by chance are marked
+UPDATE tk_schema SET readable = 7, writable = 7;
+UPDATE tk_writes SET path = CAST(x'00' || path AS BLOB) WHERE substr(path, 1, 1) IN (x'00', x'01');
+DROP VIEW tk_v_activity;
+DROP VIEW tk_v_writes;
+DROP VIEW tk_v_sizes;
+{views-of-writes}

@@ -38,6 +38,8 @@ _FIRST_NAMED_TAG = 16
 _SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
 _LARGE = 1 << 62
 """Integer versions from here on are not stored as differences."""
+_FAR = 128
+"""Differences from here on take more than one byte: these versions are listed instead, each once per row."""
 _INT = frozenset((int,))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -262,6 +264,8 @@ def pack_checkpoint(
     if set(map(type, every)) <= _INT and (not every or (min(every) >= 0 and max(every) < _LARGE)):
         base = max(every, default=0)
         packed = list(map(base.__sub__, every))
+        if packed and max(packed) >= _FAR:
+            packed, odd = _pack_far_versions(base, packed)
     else:
         base, packed, odd = _pack_odd_versions(every)
     key = (tuple(versions), tuple(seen), tuple(map(tuple, seen.values())), tuple(record.slots), tuple(codes))
@@ -576,6 +580,17 @@ def _pack_odd_versions(every: Iterable[Any]) -> tuple[int, list[int], list[Any]]
             odd.append(version)
         packed.append(-1 - place)
     return base, packed, odd
+
+
+def _pack_far_versions(base: int, differences: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return differences with those from _FAR on replaced by places in a list, and the list of these versions.
+
+    They are of channels that have not changed for long: mostly several channels with one version, and a small one.
+    """
+    far: dict[int, int] = {}
+    place = far.setdefault
+    packed = [each if each < _FAR else -1 - place(each, len(far)) for each in differences]
+    return packed, list(map(base.__sub__, far))
 
 
 def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
