@@ -575,7 +575,7 @@ class Runner:
         self._hand_over(state, queue)
 
     def _next_of(self, state: _RunnerState, queue: ThreadQueue) -> _RunningPlan | None:
-        """Take the next changes of a queue and return their plan. None if they can be staged: their commit is set aside.
+        """Take the next changes of a queue and return their plan. None if they are staged: their commit is set aside.
 
         Also None if nothing is left in the queue, which is then removed.
         """
