@@ -8,6 +8,7 @@ import random
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -574,6 +575,31 @@ keep.close()
 def test_an_interrupted_main_thread_does_not_stop_the_others(url: str) -> None:
     """Ctrl-C may come at any moment; other callers' work that the main thread is doing must not be lost."""
     run_forked(INTERRUPTED, url)
+
+
+class CommitsAtOnce(deque[Any]):
+    """Changes that wait to be committed, which another thread does before the one that staged them goes on."""
+
+    def __init__(self, commit: Callable[[], object]) -> None:
+        super().__init__()
+        self._commit = commit
+
+    def append(self, change: Any) -> None:
+        super().append(change)
+        other = threading.Thread(target=self._commit)
+        other.start()
+        other.join()
+
+
+def test_staged_changes_may_be_committed_before_the_caller_goes_on() -> None:
+    with threadkeep.open("memory://") as keep:
+        runner = keep.checkpointer._session.runner
+        state = runner._state
+        state.commits = CommitsAtOnce(lambda: runner._commit_all(state))
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            chain.put({"n": n})
+        assert values_of(keep.checkpointer) == {"n": 2}
 
 
 # --- using the saver while it lists

@@ -118,7 +118,8 @@ def page_of(query: ListQuery, selection: Selection, loaded: list[CheckpointState
     if len(scanned) < size or left == 0:
         return new_tuple(ListPage, (states, None, list(damaged.values())))
     last = scanned[-1]
-    size = min(size * 2, _MAX_SLICE, left if left is not None and query.is_answered else _MAX_SLICE)
+    is_exact = query.is_answered and len(chosen) == len(scanned)  # a backend may return more than matches
+    size = min(size * 2, _MAX_SLICE, left if left is not None and is_exact else _MAX_SLICE)
     scan = query.scan._replace(after=(last.row.id, last.key.id, last.row.ns), limit=size)
     return ListPage(states, query._replace(scan=scan, limit=left), list(damaged.values()))
 
