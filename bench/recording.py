@@ -63,13 +63,44 @@ class Stopwatch:
         return statistics.median(self.taken[method])
 
 
-class Recorder(BaseCheckpointSaver[int]):
-    """Records all calls since the last `taken`. Stores only the latest checkpoint, enough for one conversation."""
+class LatestCheckpoint(BaseCheckpointSaver[int]):
+    """Keeps the objects of the last put, enough for one conversation, and stores nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: CheckpointTuple | None = None
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:  # noqa: ARG002 - there is only one
+        return self.latest
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,  # noqa: ARG002 - all values are kept
+    ) -> RunnableConfig:
+        configurable = {
+            "thread_id": config["configurable"]["thread_id"],
+            "checkpoint_ns": "",
+            "checkpoint_id": checkpoint["id"],
+        }
+        stored: RunnableConfig = {"configurable": configurable}
+        self.latest = CheckpointTuple(stored, copy_checkpoint(checkpoint), metadata, None, [])
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store nothing."""
+
+
+class Recorder(LatestCheckpoint):
+    """Records all calls since the last `taken`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[Call] = []
-        self._latest: CheckpointTuple | None = None
 
     def taken(self) -> list[Call]:
         calls, self._calls = self._calls, []
@@ -77,9 +108,9 @@ class Recorder(BaseCheckpointSaver[int]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         self._calls.append(Call("get_tuple", config))
-        if self._latest is None:
+        if self.latest is None:
             return None
-        return self._latest._replace(checkpoint=self.serde.loads_typed(self.serde.dumps_typed(self._latest.checkpoint)))
+        return self.latest._replace(checkpoint=self.serde.loads_typed(self.serde.dumps_typed(self.latest.checkpoint)))
 
     def put(
         self,
@@ -88,23 +119,13 @@ class Recorder(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        checkpoint = copy_checkpoint(checkpoint)
-        self._calls.append(Call("put", config, (checkpoint, metadata, new_versions)))
-        configurable = {
-            "thread_id": config["configurable"]["thread_id"],
-            "checkpoint_ns": "",
-            "checkpoint_id": checkpoint["id"],
-        }
-        stored: RunnableConfig = {"configurable": configurable}
-        self._latest = CheckpointTuple(stored, checkpoint, metadata, None, [])
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        assert self.latest is not None
+        self._calls.append(Call("put", config, (self.latest.checkpoint, metadata, new_versions)))
         return stored
 
     def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         self._calls.append(Call("put_writes", config, (writes, task_id, task_path)))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -112,8 +113,8 @@ class SqliteFile:
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._changed = threading.Condition(self._lock)
-        self._active: dict[int, int] = {}
-        """How many requests are under way, by the thread that executes them."""
+        self._active: list[int] = []
+        """The threads that execute requests, once for each."""
         self._paused = False
 
     def setup(self) -> None:
@@ -161,8 +162,7 @@ class SqliteFile:
         with self._lock:
             if self._paused or self._closed:
                 self._wait_until_open()
-            me = threading.get_ident()
-            self._active[me] = self._active.get(me, 0) + 1
+            self._active.append(get_ident())
             reader = self._readers.pop() if self._readers else None
         try:
             if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
@@ -349,12 +349,11 @@ class SqliteFile:
     def _enter(self) -> None:
         if self._paused or self._closed:
             self._wait_until_open()
-        me = threading.get_ident()
-        self._active[me] = self._active.get(me, 0) + 1
+        self._active.append(get_ident())
 
     def _is_idle(self) -> bool:
         """Whether no other thread executes a request. This one does not, even if Ctrl-C kept it from counting one."""
-        return not self._active.keys() - {threading.get_ident()}
+        return self._active.count(get_ident()) == len(self._active)
 
     def _wait_until_open(self) -> None:
         """Wait until a fork is over, under the lock. Closed if it is closed."""
@@ -369,12 +368,7 @@ class SqliteFile:
             reader.connection.close()
             reader = None
         with self._lock:
-            me = threading.get_ident()
-            left = self._active.get(me, 1) - 1
-            if left:
-                self._active[me] = left
-            else:
-                self._active.pop(me, None)
+            self._active.remove(get_ident())
             if reader is not None:
                 self._readers.append(reader)
             if self._paused or self._closed:
