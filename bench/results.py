@@ -1,4 +1,4 @@
-"""The results of full runs: kept in bench/results.json, and written as tables and plots into docs/benchmarks.md.
+"""The results of full runs: kept in bench/results.json, and written into docs/benchmarks.md and the README.
 
 A run of some rows replaces those rows only. Each group of rows knows when and where it was measured.
 """
@@ -27,6 +27,7 @@ from measuring import Row
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs/benchmarks.md"
+README = ROOT / "README.md"
 IMAGES = ROOT / "docs/images"
 START, END = "<!-- generated: results -->", "<!-- end of results -->"
 PACKAGES = (
@@ -47,6 +48,38 @@ SECTIONS = {
     "The store": ("store",),
     "CubeLoop threads": ("cube",),
 }
+README_ROWS = (
+    "saver time, strict",
+    "saver time, relaxed",
+    "bytes",
+    "bytes written",
+    "get",
+    "list(10)",
+    "get in a new process",
+    "start of a process",
+    "delete a long thread",
+    "put, long",
+    "get, long",
+    "delta, both, time",
+    "delta, both, bytes",
+    "delta, time",
+    "async threads",
+    "parallel tasks, async",
+    "parallel tasks, sync",
+    "small checkpoints",
+    "list(filter), across threads, by metadata",
+    "list(filter), across threads, by step",
+    "list(filter), within a thread",
+    "delete a small thread",
+    "store put",
+    "store get",
+    "store batch put",
+    "store search, prefix, both",
+    "store search, equality, one matches",
+    "cube append, to 1,000 messages",
+)
+"""The keys of the rows that the README shows, wins and losses."""
+_PARTS = {"store": "store: ", "cube": "CubeLoop: "}
 Results = dict[str, dict[str, Any]]
 
 
@@ -182,8 +215,9 @@ def said_of(measured: Sequence[Mapping[str, Any]]) -> str:
     loads = sorted({each["load"] for each in measured})
     busy = f"system load {loads[0]}" if len(loads) == 1 else f"system load {loads[0]} to {loads[-1]}"
     runs = " and ".join(sorted({each["run"] for each in measured}))
+    repetitions = " or ".join(map(str, sorted({each["repetitions"] for each in measured})))
     return (
-        f"Measured on {' and '.join(dates)} in a {runs} run with {first['repetitions']} repetitions: {first['machine']}, "
+        f"Measured on {' and '.join(dates)} in a {runs} run with {repetitions} repetitions: {first['machine']}, "
         f"{busy} at the start; Python {first['python']}, {versions}."
     )
 
@@ -235,19 +269,42 @@ def add_plots(storage: str, section: str, rows: Sequence[Row], plots: dict[str, 
         yield f"![Growth of total time and bytes with the number of messages](images/{storage}-growth.svg)"
 
 
-def whole_page(generated: str) -> str:
-    """Return the page with this generated part."""
-    before, opening, rest = PAGE.read_text("utf-8").partition(START)
+def short_table(results: Results) -> str:
+    """Return the table of the README: some rows, SQLite beside PostgreSQL."""
+    storages = ("sqlite", "postgres")
+    rows = {
+        (storage, row.key): cells(storage, row)
+        for storage in storages
+        for row in rows_of(results, storage, [group for groups in SECTIONS.values() for group in groups])
+    }
+    lines = [
+        "| what | theirs, SQLite | threadkeep | | theirs, PostgreSQL | threadkeep | |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for key in README_ROWS:
+        found = [rows[storage, key] for storage in storages if (storage, key) in rows]
+        if len(found) == len(storages):
+            part = next((name for start, name in _PARTS.items() if key.startswith(start)), "")
+            figures = [cell for each in found for cell in each[1:4]]
+            lines.append(f"| {' | '.join([part + found[0][0], *figures])} |")
+    return "\n".join(lines)
+
+
+def whole_page(path: Path, generated: str) -> str:
+    """Return a page with this generated part."""
+    before, opening, rest = path.read_text("utf-8").partition(START)
     _, closing, after = rest.partition(END)
     if not (opening and closing):
-        raise ValueError(f"{PAGE.name} has no section between {START} and {END}")
+        raise ValueError(f"{path.name} has no section between {START} and {END}")
     return f"{before}{START}\n\n{generated}\n\n{END}{after}"
 
 
 def write_page() -> None:
-    """Write tables and plots of all results into the page."""
-    page = render(load())
-    PAGE.write_text(whole_page(page.text), "utf-8")
+    """Write tables and plots of all results into the page, and a short table into the README."""
+    results = load()
+    page = render(results)
+    PAGE.write_text(whole_page(PAGE, page.text), "utf-8")
+    README.write_text(whole_page(README, short_table(results)), "utf-8")
     IMAGES.mkdir(exist_ok=True)
     for name, plot in page.plots.items():
         (IMAGES / name).write_text(plot, "utf-8")

@@ -48,7 +48,13 @@ RECORDED = {"sqlite": {"conversation": {"measured": MEASURED, "rows": [WIN, LOSS
 
 def test_the_page_and_its_plots_are_what_the_recorded_results_say() -> None:
     page = results.render(results.load())
-    assert results.PAGE.read_text("utf-8") == results.whole_page(page.text), "run: python bench/results.py"
+    assert results.PAGE.read_text("utf-8") == results.whole_page(results.PAGE, page.text), (
+        "run: python bench/results.py"
+    )
+    short = results.short_table(results.load())
+    assert results.README.read_text("utf-8") == results.whole_page(results.README, short), (
+        "run: python bench/results.py"
+    )
     assert {name: (results.IMAGES / name).read_text("utf-8") for name in page.plots} == page.plots
 
 

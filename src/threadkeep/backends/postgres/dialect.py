@@ -128,6 +128,8 @@ class PostgresDialect(SqlBackend):
         self.schema = schema
         self.pgvector: str | None = None
         """The schema that pgvector is installed in, or None."""
+        self._stores_vectors = False
+        """Whether a memory with vectors was stored: then memories that are deleted may have some."""
         self._bound: dict[str, BoundStatement] = {}
         self._small_commits: dict[tuple[commits.Form, str | None], TypedSql] = {}
         self._group_commits: dict[tuple[commits.Parts, str | None], TypedSql] = {}
@@ -574,6 +576,7 @@ class PostgresDialect(SqlBackend):
         None if it needs more than one.
         """
         if any(memory.vectors for memory in request.puts):
+            self._stores_vectors = True
             return None
         if not request.deletes and len(request.puts) == 1:
             block, values = "put-memory", postgres.memories.put_values(request)
@@ -582,7 +585,8 @@ class PostgresDialect(SqlBackend):
             shared = postgres.memories.shared_values(request, puts, ())
             block, values = "put-many", shared | postgres.memories.row_values(request, puts)
         elif not request.puts and len(request.deletes) == 1 and not request.expired:
-            block, values = "delete-memory", sql.memories.memory_id_values(request.tenant, request.deletes[0])
+            block = "delete-memory-and-vectors" if self._stores_vectors else "delete-memory"
+            values = sql.memories.memory_id_values(request.tenant, request.deletes[0])
         else:
             return None
         setting = self.sql["write-memories-setting"] if synchronous else ""
