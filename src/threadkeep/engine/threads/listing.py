@@ -44,7 +44,7 @@ _Chosen: TypeAlias = tuple[ScannedCheckpoint, CheckpointState | None]
 """A checkpoint that matches, with its state if that is complete."""
 
 
-class Selection(NamedTuple):
+class ScanResult(NamedTuple):
     """What a scan found, which of it matches, and a message for each damaged checkpoint."""
 
     scanned: Sequence[ScannedCheckpoint]
@@ -106,7 +106,7 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     return page_of(query, selection) or await load_page(heads, codec, query, selection)
 
 
-def page_of(query: ListQuery, selection: Selection, loaded: list[CheckpointState] | None = None) -> ListPage | None:
+def page_of(query: ListQuery, selection: ScanResult, loaded: list[CheckpointState] | None = None) -> ListPage | None:
     """Return a page of what was selected. None if something has to be loaded, and was not."""
     scanned, chosen, damaged = selection
     states = loaded if loaded is not None else [state for _, state in chosen if state is not None]
@@ -124,7 +124,7 @@ def page_of(query: ListQuery, selection: Selection, loaded: list[CheckpointState
     return ListPage(states, query._replace(scan=scan, limit=left), list(damaged.values()))
 
 
-async def load_page(heads: Heads, codec: Codec, query: ListQuery, selection: Selection) -> ListPage:
+async def load_page(heads: Heads, codec: Codec, query: ListQuery, selection: ScanResult) -> ListPage:
     """Return a page of what was selected. One round trip, more if a checkpoint is damaged."""
     states = await _load_states(heads, codec, selection.chosen, selection.damaged)
     return cast("ListPage", page_of(query, selection, states))
@@ -179,7 +179,7 @@ _MANY_ITEMS = 256
 """States with more items are loaded, which pauses the garbage collector meanwhile."""
 
 
-def select(heads: Heads, codec: Codec, query: ListQuery, era: int, scanned: Sequence[ScannedCheckpoint]) -> Selection:
+def select(heads: Heads, codec: Codec, query: ListQuery, era: int, scanned: Sequence[ScannedCheckpoint]) -> ScanResult:
     """Choose the checkpoints that match a filter. One that cannot be read does not, and is named in `damaged`.
 
     Those whose thread is cached and that have no writes are complete with what a scan returns: see `_is_complete`.
@@ -201,7 +201,7 @@ def select(heads: Heads, codec: Codec, query: ListQuery, era: int, scanned: Sequ
                 chosen.append((found, None))
         except Corrupt as error:
             damaged[_place(found)] = _message(_place(found), str(error))
-    return new_tuple(Selection, (scanned, chosen, damaged))
+    return new_tuple(ScanResult, (scanned, chosen, damaged))
 
 
 def _is_complete(head: Head, found: ScannedCheckpoint) -> bool:
