@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from redis import Redis
@@ -76,7 +77,8 @@ class ValkeyServer:
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._at_rest = threading.Condition(self._lock)
-        self._active = 0
+        self._active: list[int] = []
+        """The threads that execute requests, once for each."""
         self._contact: FirstContact | None = None
         self._servers: SingleServer | Cluster | None = None
         self._outages = Outages(self._refresh)
@@ -214,7 +216,7 @@ class ValkeyServer:
             self._outages.close()
             if self._contact is not None:
                 self._contact.cancel()
-            self._at_rest.wait_for(lambda: not self._active, self._options.timeout)
+            self._at_rest.wait_for(self._is_idle, self._options.timeout)
             if self._servers is not None:
                 self._servers.close()
             self._servers = None
@@ -231,11 +233,15 @@ class ValkeyServer:
         with self._lock:
             if self._closed:
                 raise Closed
-            self._active += 1
+            self._active.append(get_ident())
+
+    def _is_idle(self) -> bool:
+        """Whether no other thread executes a request. This one does not, even if Ctrl-C kept it from counting one."""
+        return self._active.count(get_ident()) == len(self._active)
 
     def _end(self) -> None:
         with self._lock:
-            self._active -= 1
+            self._active.remove(get_ident())
             if self._closed:
                 self._at_rest.notify_all()
 
