@@ -16,7 +16,7 @@ EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
 # Tests that search for counterexamples; `make prove` lets them search longer.
 DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
-	store_prefilters store_values))
+	encrypted_agreement store_prefilters store_values fuzz_decoders))
 
 # Tests create thousands of small databases: put them in memory if there is room.
 ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 6000000 2>/dev/null && echo TMPDIR=/dev/shm)
@@ -29,12 +29,12 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values clean
+.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values bench-encryption clean
 
 help:  ## print this list
 	@echo "make ..."
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="	" read -r target text; \
-	do printf '  %-12s %s\n' "$$target" "$$text"; done
+	do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, cost (no API key)
 	@$(RUN) -m examples.demo
@@ -88,6 +88,9 @@ bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
 
 bench-values: $(VENV)/.stamp  ## measure large lists and dicts beside SqliteSaver
 	$(RUN) bench/values.py $(ARGS)
+
+bench-encryption: $(VENV)/.stamp  ## measure what encryption costs
+	$(RUN) bench/encryption.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)

@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 import threadkeep
 from sample_keep import fill, thread
 from threadkeep.engine.identity import GRAPH
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import Missing, ThreadkeepError
 
 Answer = dict[Any, str]
 """Rows as text, by what identifies them, in the order of the answer."""
@@ -192,9 +192,13 @@ def _memory_id(item: Any) -> tuple[tuple[str, ...], str]:
 
 @dataclass
 class Judgement:
-    """How many answers were right, raised, or missed rows that verify reports; and which must not be."""
+    """How many answers were right, raised, or missed rows that verify reports; and which must not be.
+
+    `errors` has the types of what was raised.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
@@ -207,26 +211,37 @@ def judge(path: Path, what: str, calls: dict[str, Read], expected: dict[str, Ans
         judgement.counts["raised"] += len(expected)
         return
     with keep:
-        missing = []
-        reported = cache(partial(_reported, keep))
-        for name, call in calls.items():
-            outcome = _judge_call(partial(call, keep), expected[name])
-            if outcome.startswith("wrong") and _lacks_rows(name, reported):
-                outcome = "missing"
-            judgement.counts[outcome.split(":")[0]] += 1
-            if outcome == "missing":
-                missing.append(name)
-            elif outcome.split(":")[0] in ("wrong", "leaked"):
-                judgement.failures.append(f"{what}: {name}: {outcome}")
-        if missing and not reported():
-            judgement.failures.append(f"{what}: missing, and verify reports nothing: {missing}")
+        judge_keep(keep, what, calls, expected, judgement)
+
+
+def judge_keep(
+    keep: threadkeep.Keep, what: str, calls: dict[str, Read], expected: dict[str, Answer], judgement: Judgement
+) -> None:
+    """Run reads on a Keep of a damaged storage, and compare the answers with those of the intact one."""
+    missing = []
+    reported = cache(partial(_reported, keep))
+    for name, call in calls.items():
+        outcome = _judge_call(partial(call, keep), expected[name])
+        if outcome.startswith("wrong") and _lacks_rows(name, reported):
+            outcome = "missing"
+        verdict, _, detail = outcome.partition(": ")
+        verdict = "missing" if detail == Missing.__name__ else verdict
+        judgement.counts[verdict] += 1
+        if verdict == "missing":
+            missing.append(name)
+        elif verdict == "raised":
+            judgement.errors[detail] += 1
+        elif verdict in ("wrong", "leaked"):
+            judgement.failures.append(f"{what}: {name}: {outcome}")
+    if missing and not reported():
+        judgement.failures.append(f"{what}: missing, and verify reports nothing: {missing}")
 
 
 def _judge_call(call: Callable[[], Answer], expected: Answer) -> str:
     try:
         found = call()
-    except ThreadkeepError:
-        return "raised"
+    except ThreadkeepError as error:
+        return f"raised: {type(error).__name__}"
     except Exception as error:  # noqa: BLE001 - any other error is a leak, which the test reports
         return f"leaked: {error!r}"
     if found == expected:
@@ -237,7 +252,7 @@ def _judge_call(call: Callable[[], Answer], expected: Answer) -> str:
         return (
             f"wrong: {undeclared[0]}: {found[undeclared[0]][:300]} instead of {expected.get(undeclared[0], '')[:300]}"
         )
-    return "raised" if wrong else "missing"
+    return "raised: declared" if wrong else "missing"
 
 
 def _reported(keep: threadkeep.Keep) -> set[tuple[str, str | None]]:

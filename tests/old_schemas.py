@@ -20,11 +20,19 @@ _SHORT_PATHS = 7
 """The schema version in which the paths of tasks became shorter."""
 _REFS = 6
 """The schema version in which the refs of PostgreSQL became text."""
+_MEMORIES, _TENANTS = 2, 8
+"""The schema versions in which there came to be memories, and tenants with keys."""
+
+
+def use_version(patch: pytest.MonkeyPatch, version: int) -> None:
+    """Let Keeps create and accept databases of an older schema version, in which no tenant has keys."""
+    patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", version)
+    patch.setattr("threadkeep.tenants.transport.TenantTransport._load_row", lambda *_: None)
 
 
 @contextmanager
 def todays_columns(url: str, version: int) -> Iterator[None]:
-    """Give the tables the columns that came after a schema version, and take them away again.
+    """Give a database the columns and tables that came after a schema version, and take them away again.
 
     Threads that are created meanwhile have no family, as before there were families.
     """
@@ -37,6 +45,10 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         _execute(url, f"ALTER TABLE tk_threads ADD COLUMN {column} {rest}")
     for old, new in renamed:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {old} TO {new}")
+    if version < _TENANTS and is_postgres:
+        _execute(url, read_blocks("postgres/tenants.sql")["tenant-tables"])
+    elif _MEMORIES <= version < _TENANTS:
+        _execute(url, "ALTER TABLE tk_memories ADD COLUMN sealed INTEGER")
     retyped = ["tk_checkpoints", "tk_writes"] if is_postgres and version < _REFS else []
     for table in retyped:
         _execute(url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE text USING array_to_string(refs, ',')")
@@ -45,6 +57,10 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         for module in ("sql.backend", "sqlite.commits", "postgres.commits") if version < _SHORT_PATHS else ():
             patch.setattr(f"threadkeep.backends.{module}.pack_path", to_bytes)
         yield
+    if version < _TENANTS and is_postgres:
+        _execute(url, "DROP TABLE tk_tenants; DROP TABLE tk_keys")
+    elif _MEMORIES <= version < _TENANTS:
+        _execute(url, "ALTER TABLE tk_memories DROP COLUMN sealed")
     for table in retyped:
         _execute(
             url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE integer[] USING string_to_array(refs, ',')::integer[]"

@@ -53,7 +53,7 @@ def find_problems(path: Path | str, tenant: str = "") -> list[str]:
 def unused_items(path: Path | str, thread: str, tenant: str = "") -> set[ItemId]:
     """Return the items that no row of a thread refers to. Names count as used."""
     rows = next((rows for rows in _threads(path, tenant) if rows.thread["id"] == thread.encode()), None)
-    return {at for at in rows.items if at.lane != NAMES} - _used_items(rows) if rows else set()
+    return {at for at in rows.items if at.lane != NAMES} - used_items(rows) if rows else set()
 
 
 def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
@@ -200,7 +200,8 @@ def _group_by_thread(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any
     return grouped
 
 
-def _used_items(rows: Rows) -> set[ItemId]:
+def used_items(rows: Rows) -> set[ItemId]:
+    """Return the items that the rows of a thread refer to."""
     used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_ranges(row["refs"]) for at in run.ids()}
     lists = [at for at in used if at.lane == RANGE_LISTS and at in rows.items]
     family = rows.thread["family"]
@@ -212,7 +213,7 @@ def _dangling_references(rows: Rows) -> Iterator[str]:
     nexts = list(read_varints(rows.thread["nexts"]))
     names = {ItemId(NAMES, n) for n in range(nexts[NAMES] if nexts else 0)}
     labels = {ItemId(SHARED, rows.thread["labels"])} if rows.thread["labels"] is not None else set()
-    for at in sorted((_used_items(rows) | names | labels) - rows.items.keys()):
+    for at in sorted((used_items(rows) | names | labels) - rows.items.keys()):
         yield f"thread {rows.thread['id']!r} refers to {at}, which does not exist"
     for at in rows.items:
         if at.lane >= len(nexts) or at.n >= nexts[at.lane]:

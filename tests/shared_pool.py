@@ -13,6 +13,7 @@ from threadkeep.drivers.runner import Transport
 from threadkeep.engine.log.type_gate import KeepSerializer
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
+from threadkeep.tenants.transport import TenantTransport
 
 
 class SharedTransport:
@@ -22,6 +23,7 @@ class SharedTransport:
         self.writers, self.read, self.write = transport.writers, transport.read, transport.write
         self.commits_at_once, self.try_drop = transport.commits_at_once, transport.try_drop
         self.setup, self.read_only, self.try_commit = transport.setup, transport.read_only, transport.try_commit
+        self.schema = transport.schema
 
     def close(self) -> None:
         """Do nothing: the owner closes it."""
@@ -51,11 +53,20 @@ def fresh_tenant() -> str:
 
 def transport(group: str | None = None, *, url: str | None = None) -> SharedTransport:
     """Return a transport to the shared schema, or to another shared URL."""
-    return SharedTransport(_owner(url or schema(), group)._session.transport)
+    return SharedTransport(_owner(url or schema(), group)._session.transport.inner)
 
 
-def keep(tenant: str, *, cache_bytes: int = 1 << 26, group: str | None = None, url: str | None = None) -> Any:
-    return Keep(Session(transport(group, url=url), tenant=tenant, caches=Caches(cache_bytes)), None)
+def keep(
+    tenant: str,
+    *,
+    cache_bytes: int = 1 << 26,
+    group: str | None = None,
+    url: str | None = None,
+    keys: threadkeep.Keys | None = None,
+    hide_ids: bool | None = None,
+) -> Keep:
+    shared = TenantTransport(transport(group, url=url), tenant, keys, hide_ids=hide_ids)
+    return Keep(Session(shared, tenant=tenant, caches=Caches(cache_bytes)), None)
 
 
 def shared_url(url: str) -> str | None:
@@ -64,14 +75,24 @@ def shared_url(url: str) -> str | None:
     return shared() if shared else None
 
 
-def open_keep(url: str, *, tenant: str | None = None, index: Any = None, ttl: Any = None) -> Keep:
+def open_keep(
+    url: str,
+    *,
+    tenant: str | None = None,
+    index: Any = None,
+    ttl: Any = None,
+    keys: threadkeep.Keys | None = None,
+    hide_ids: bool | None = None,
+) -> Keep:
     """Open a Keep as `threadkeep.open` does, isolated from other tests. On a server, it is a tenant of shared tables.
 
     For tests that do not look at tables, set-up or closing. On a server, Keeps with the same tenant share data.
     """
     shared = shared_url(url)
     if shared is None:
-        return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl)
-    transport = SharedTransport(_owner(shared, None, vectors=index is not None)._session.transport)
-    session = Session(transport, tenant=tenant or fresh_tenant(), caches=Caches(128 * 1024 * 1024))
+        return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl, keys=keys, hide_ids=hide_ids)
+    transport = SharedTransport(_owner(shared, None, vectors=index is not None)._session.transport.inner)
+    tenant = tenant or fresh_tenant()
+    encrypted = TenantTransport(transport, tenant, keys, hide_ids=hide_ids)
+    session = Session(encrypted, tenant=tenant, caches=Caches(128 * 1024 * 1024))
     return Keep(session, KeepSerializer(allowed_types=()), index=index, ttl=ttl)

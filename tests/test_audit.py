@@ -394,7 +394,7 @@ def check_storage(url: str, result: threadkeep.StorageSize | None) -> None:
         with closing(apsw.Connection(str(path))) as connection:
             assert result.free == connection.pragma("freelist_count") * connection.pragma("page_size")
     elif scheme == "postgresql":
-        assert len(result.parts) == 10
+        assert len(result.parts) == 12
         assert result.parts["tk_items"] > 0
     else:
         assert len(result.parts) == 3

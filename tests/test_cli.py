@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -87,7 +88,8 @@ def test_the_version_needs_neither_typer_nor_langchain() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_common_options_and_says_what_each_option_does(name: str) -> None:
     options = {opt: param for param in COMMANDS[name].params for opt in param.opts}
-    assert set(cli_reference.COMMON) <= options.keys()
+    common = set(cli_reference.COMMON) - ({"--tenant"} if name == "tenants" else set())
+    assert common <= options.keys()
     assert all(getattr(param, "help", None) for opt, param in options.items() if opt != "--help")
     assert COMMANDS[name].help
 
@@ -128,6 +130,8 @@ def filled(url: str, folder: Path) -> None:
     with threadkeep.open(url) as keep:
         graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
         keep.store.put(("users", "u7"), "food", {"likes": "pizza"})
+        keep.lease("leased", ttl=600).__enter__()  # of a process that dies
+    (folder / "keys").write_text(f"k1:{b64encode(bytes(32)).decode()}\n")
     with SqliteSaver.from_conn_string(str(folder / "theirs.db")) as theirs:
         graph(theirs).invoke({"items": ["from elsewhere"]}, at("moved"))
 
@@ -136,6 +140,8 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
     """Commands in a realistic order, each with what its JSON must contain."""
     there = f"sqlite:///{folder / 'there.db'}"
     return [
+        (("lease", "show", "leased"), lambda result: result["seconds"] > 0),
+        (("lease", "break", "leased", "--yes"), lambda result: result["thread"] == "leased"),
         (("threads",), lambda result: [each["id"] for each in result] == ["t"]),
         (
             ("threads", "--metadata", "source=input", "--match", "any"),
@@ -151,6 +157,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("activity", "--since", "1d"), lambda result: "greet" in json.dumps(result)),
         (("sizes", "t"), lambda result: "items" in json.dumps(result)),
         (("stats",), lambda result: "interrupted" in json.dumps(result)),
+        (("types",), lambda result: [each["name"] for each in result["types"]] == ["langgraph.types.Interrupt"]),
         (("rollback", "t", "latest~1"), lambda result: result["parent"] == result["forked_from"]),
         (("fork", "t", "--to", "f"), lambda result: result["thread"] == "f"),
         (("copy", "t", "c"), lambda result: result["target"] == "c"),
@@ -173,6 +180,16 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
             ("erase", "t", "--namespace", "users", "--yes"),
             lambda result: ([each["id"] for each in result["threads"]], result["memories"]) == (["t"], 1),
         ),
+        (("encrypt", "--keys", str(folder / "keys")), lambda result: (result["threads"], result["memories"]) == (1, 0)),
+        (
+            ("rotate", "--keys", str(folder / "keys")),
+            lambda result: (result["threads"], result["primary"]) == (1, "k1"),
+        ),
+        (
+            ("reencrypt", "--no-wait", "--keys", str(folder / "keys")),
+            lambda result: (result["threads"], result["memories"]) == (1, 0),
+        ),
+        (("tenants", "--keys", str(folder / "keys")), lambda result: [each["encrypted"] for each in result] == [True]),
     ]
 
 
@@ -187,7 +204,7 @@ def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> N
         wrong = args[0] == "doctor" and "postgresql:" in lasting_url  # the tests' server has no fsync
         assert ended.returncode == int(wrong), (args, ended.stderr)
         assert is_expected(json.loads(ended.stdout)), (args, ended.stdout)
-    with threadkeep.open(lasting_url) as keep:
+    with threadkeep.open(lasting_url, keys=threadkeep.Keys.from_file(tmp_path / "keys")) as keep:
         answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at("moved"))
         assert answered["items"] == ["from elsewhere", "greeted", "yes"]
 

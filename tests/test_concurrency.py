@@ -343,6 +343,14 @@ async def test_async_puts_of_one_thread_are_stored_in_the_order_of_their_calls(u
             assert stored.checkpoint["channel_values"] == {"x": "quick"}, "the later call counts"
 
 
+async def _until(event: threading.Event) -> None:
+    """Let the loop run until an event is set."""
+    deadline = time.monotonic() + TIMEOUT
+    while not event.is_set():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
 def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Keep) -> None:
     saver = keep.checkpointer
     keep.setup()
@@ -363,8 +371,7 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
         loop.create_task(saver.aput_writes(config("t", "00000000"), [("x", 1)], "task")),
         loop.create_task(saver.aget_tuple(config("t"))),
     ]
-    loop.run_until_complete(asyncio.sleep(0.01))
-    assert writing.wait(TIMEOUT)
+    loop.run_until_complete(_until(writing))
     loop.close()
     go_on.set()
     Chain(saver, "another").put({"x": 2})
@@ -520,9 +527,10 @@ async def test_a_retry_ends_with_unavailable_when_its_time_is_over(
 
 
 INTERRUPTED = """
-import faulthandler, random, signal, sys, threading, time
+import faulthandler, random, signal, sys, threading, time, warnings
 import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
+warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # Ctrl-C came before its first step
 faulthandler.dump_traceback_later(90, exit=True)
 keep = threadkeep.open(sys.argv[1])
 saver = keep.checkpointer

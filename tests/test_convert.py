@@ -220,6 +220,29 @@ def test_tenants_stay_separate(tmp_path: Path) -> None:
         assert (moved.created, [info.id for info in ours.threads()]) == (1, ["of x"])
 
 
+KEYS = {name: threadkeep.Keys({name: bytes([n]) * 32}, primary=name) for n, name in enumerate(("one", "other"))}
+
+
+@pytest.mark.parametrize(("source", "target"), [("one", "other"), ("one", None), (None, "one"), ("one", "one")])
+def test_a_thread_is_encrypted_with_the_keys_of_the_target_and_with_no_others(
+    source: str | None, target: str | None, tmp_path: Path
+) -> None:
+    one, other = (f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "other"))
+    with threadkeep.open(one, keys=KEYS.get(source or "")) as keep:
+        sample_keep.fill(keep)
+        expected = sample_keep.contents(keep)
+    keys = {"source_keys": KEYS.get(source or ""), "target_keys": KEYS.get(target or "")}
+    done = threadkeep.convert(one, other, **keys)
+    assert done.differences == ()
+    assert done.created > 0
+    assert threadkeep.convert(one, other, **keys, verify=False).unchanged == done.created
+    with threadkeep.open(other, keys=KEYS.get(target or "")) as keep:
+        assert sample_keep.contents(keep) == expected
+        assert keep.verify().ok
+    rows = list(apsw.Connection(f"{tmp_path}/other.db").execute("SELECT sealed IS NOT NULL FROM tk_threads"))
+    assert {bool(sealed) for (sealed,) in rows} == {target is not None}
+
+
 def test_vectors_are_copied_if_the_target_has_no_embedder_and_recomputed_if_it_has(
     tmp_path: Path, lasting_url: str
 ) -> None:

@@ -67,6 +67,9 @@ class Crashing:
     def try_commit(self, batch: Batch) -> bool:
         return self._guarded(lambda: self._inner.try_commit(batch))
 
+    def write_at_once(self, _: Any) -> bool:
+        return False  # all changes go through `write`
+
     def try_drop(self, key: Any) -> bool:
         return self._guarded(lambda: self._inner.try_drop(key))
 

@@ -22,6 +22,7 @@ from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
 BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
+OF_TENANTS = read_blocks("sql/tenants.sql", "postgres/tenants.sql")
 ONE_STATEMENT = ("load-", "commit")
 """How blocks start that put a whole request into one statement. A test checks that group="thread" sends none."""
 BY_THREAD = {name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT)}
@@ -54,7 +55,8 @@ def statements(blocks: Mapping[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("what", list(LACKING))
 def test_no_block_has(what: str) -> None:
-    found = {name: re.search(LACKING[what], sql, re.IGNORECASE) for name, sql in BLOCKS.items()}
+    every = {**BLOCKS, **OF_TENANTS}
+    found = {name: re.search(LACKING[what], sql, re.IGNORECASE) for name, sql in every.items()}
     assert {name: match[0] for name, match in found.items() if match} == {}
 
 
@@ -142,6 +144,14 @@ def test_every_table_of_a_deletion_is_of_one_thread() -> None:
         == len(re.findall(r"\bDELETE\b", whole))
         == 6
     )
+
+
+def test_keys_and_changes_of_tenants_name_the_tenant_first() -> None:
+    for statement in statements(OF_TENANTS):
+        if statement.startswith("CREATE TABLE"):
+            assert re.search(r"tenant bytea PRIMARY KEY|PRIMARY KEY \(tenant, ", statement), statement
+        if re.match(r"(UPDATE|DELETE) ", statement):
+            assert re.search(r"WHERE tenant = :tenant\b", statement), statement
 
 
 # --- group="thread" in use

@@ -218,3 +218,13 @@ def test_the_exit_code_says_whether_there_are_problems(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "database" in ran.stdout
     assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_the_state_of_encryption_is_reported(lasting_url: str) -> None:
+    keys = threadkeep.Keys({"k1": bytes(32)}, primary="k1")
+    with threadkeep.open(lasting_url, keys=keys, hide_ids=True) as keep:
+        keep.setup()
+        found = {each.name: each for each in keep.doctor()}
+        assert (found["encryption"].value, found["encryption"].verdict) == ("sealed, ids hidden", "ok")
+    with threadkeep.open("memory://") as keep:
+        assert "encryption" not in {each.name for each in keep.doctor()}

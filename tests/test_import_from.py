@@ -512,6 +512,45 @@ def test_values_that_are_encrypted_one_by_one_are_carried_over_as_they_are(monke
         assert finish_thread(keep.checkpointer, "asked")[1] == ()
 
 
+class Mirror:
+    """A user's cipher, which LangGraph's CipherProtocol describes. Not a good one."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "mirror", os.urandom(4) + plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "mirror"
+        return ciphertext[4:][::-1]
+
+
+@pytest.mark.parametrize("cipher", ["LANGGRAPH_AES_KEY", "a user's"])
+def test_checkpoints_that_are_encrypted_as_a_whole_are_imported_with_the_same_serializer(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: str
+) -> None:
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    serde = (
+        EncryptedSerializer.from_pycryptodome_aes() if cipher == "LANGGRAPH_AES_KEY" else EncryptedSerializer(Mirror())
+    )
+    path = tmp_path / "encrypted.db"
+    with SqliteSaver.from_conn_string(str(path)) as theirs:
+        theirs.serde = serde
+        theirs.setup()
+        fill_saver(theirs, turns=1)
+        with threadkeep.open(url, serde=serde) as keep:
+            found = keep.import_from(path)
+            assert (found.differences, found.checkpoints > 3) == ((), True)
+            again = keep.import_from(path)
+            assert (again.differences, again.checkpoints, again.unchanged) == ((), 0, found.threads)
+            assert_same(keep.checkpointer, theirs, THREADS)
+            assert finish_thread(keep.checkpointer, "asked")[1] == ()
+    with threadkeep.open("memory://") as keep:
+        assert all("encrypted" in each for each in keep.import_from(path).differences)
+    other = EncryptedSerializer.from_pycryptodome_aes(key=b"another key, yes")
+    with threadkeep.open("memory://", serde=other) as keep:
+        assert all("left out: it cannot be decrypted" in each for each in keep.import_from(path).differences)
+        assert all(info.checkpoints == 0 for info in keep.threads())
+
+
 def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -> None:
     empty.import_from(source)
     serde = JsonPlusSerializer()

@@ -64,18 +64,35 @@ LAYERS = {
         "transports drivers backends engine plan errors value",
         "apsw hiredis os psycopg psycopg_pool random redis socket threading time",
     ),
-    "urls": Layer("transports drivers backends value", "psycopg psycopg_pool redis"),
-    "session": Layer("clock drivers engine errors plan work"),
+    "urls": Layer("backends drivers errors transports value", "psycopg psycopg_pool redis"),
+    "encryption": Layer("clock encryption engine errors plan", "cryptography orjson ormsgpack os zstandard"),
+    "tenants": Layer("clock drivers encryption engine errors plan tenants", "ormsgpack threading time"),
+    "session": Layer("clock drivers encryption engine errors observability plan tenants work"),
+    "observability": Layer(
+        "drivers engine errors observability plan session tenants value version", "opentelemetry time"
+    ),
     # what users call
     "adapters": Layer(
-        "adapters clock drivers engine errors keep plan session", "cubeloop langchain_core langgraph random"
+        "adapters clock drivers engine errors keep plan session", "cubeloop deepagents langchain_core langgraph random"
     ),
-    "transfer": Layer("transfer clock engine errors keep plan session verb work", "ormsgpack os zstandard"),
+    "transfer": Layer(
+        "transfer clock encryption engine errors keep plan session verb work", "cryptography ormsgpack os zstandard"
+    ),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
-    "jobs": Layer("adapters jobs clock engine errors keep plan session transfer version work", "os secrets"),
+    "jobs": Layer(
+        "adapters jobs clock drivers encryption engine errors keep plan session tenants transfer version work",
+        "os secrets time",
+    ),
     "verb": Layer("drivers plan session work"),
-    "keep": Layer("adapters collector engine jobs session urls verb", "langgraph psycopg_pool"),
-    "__init__": Layer("adapters collector engine errors jobs keep transfer version"),
+    "leases": Layer("clock drivers engine errors plan session", "os secrets socket time"),
+    "keep": Layer(
+        "adapters collector encryption engine jobs leases observability session tenants urls verb",
+        "langgraph psycopg_pool",
+    ),
+    "__init__": Layer("adapters collector encryption engine errors jobs keep leases observability transfer version"),
+    "agent_server": Layer(
+        "adapters drivers encryption engine keep threadkeep", "atexit cryptography langchain_core langgraph os"
+    ),
     # programs, and the conformance suites, which start threads and event loops on purpose
     "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
     "__main__": Layer("cli"),
@@ -91,6 +108,8 @@ ON_USE = {
         "threadkeep.adapters.langgraph_saver",
     ): "a Keep makes its adapters on use; from_conn_string opens a Keep",
     ("threadkeep.keep", "threadkeep.adapters.langgraph_store"): "the same",
+    ("threadkeep.keep", "threadkeep.adapters.deepagents_files"): "the same; it is on the store",
+    ("threadkeep.engine.log.type_gate", "threadkeep.engine.log.upcasters"): "few programs have upcasters",
 }
 """Imports inside functions that would be cycles at module level, and why they are needed."""
 
@@ -164,10 +183,13 @@ PARTS_OF_ENGINE = {
     "schema_versions": "",
     "log": "identity",
     "requests": "identity log",
-    "commit": "identity log requests threads",
-    "threads": "commit cube health identity log requests when",  # tags.py serves cube threads, damaged_rows.py scans
+    "lease": "identity log requests",
+    "commit": "identity lease log requests threads",
+    "threads": "commit cube health identity lease log requests when",  # tags.py serves cube threads, damaged_rows.py scans
     "cube": "commit health identity log requests threads",  # repair.py is a part of health's repair
     "memories": "identity",
+    "tenants": "",
+    "cache": "health identity log memories tenants",  # entries are memories of another tenant
     "history": "commit cube identity log requests threads",
     "health": "commit cube history identity log memories requests threads",
 }
@@ -194,7 +216,7 @@ def test_every_layer_has_modules() -> None:
 
 def test_threads_and_event_loops_are_used_by_drivers_and_transports_only() -> None:
     users = [name for name, layer in LAYERS.items() if {"asyncio", "threading"} & set(layer.guarded.split())]
-    assert users == ["drivers", "transports", "conformance"]
+    assert users == ["drivers", "transports", "tenants", "conformance"]
 
 
 def imports() -> dict[str, set[str]]:

@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 import postgres_servers
 import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
+from old_schemas import use_version
 from processes import run, run_concurrently, run_forked
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
@@ -228,7 +229,7 @@ def test_a_schema_has_exactly_the_name_that_was_given(name: str) -> None:
     use(postgres_servers.shared().url(), schema=name)
     use(postgres_servers.shared().url() + f"?schema={quote(name)}")
     quoted = name.replace("'", "''")
-    assert execute(f"select count(*) from pg_tables where schemaname = '{quoted}' and tablename like 'tk_%'") == [(10,)]
+    assert execute(f"select count(*) from pg_tables where schemaname = '{quoted}' and tablename like 'tk_%'") == [(12,)]
 
 
 def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
@@ -286,7 +287,7 @@ def test_a_migration_is_recorded_once(url: str) -> None:
 
 def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 2)
+        use_version(patch, 2)
         with threadkeep.open(url) as keep:
             keep.setup()
     row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"

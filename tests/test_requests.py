@@ -25,8 +25,9 @@ from threadkeep.engine.memories.requests import (
     ListNamespaces,
     SearchFullText,
 )
-from threadkeep.engine.requests import ListThreads, ScanCheckpoints
+from threadkeep.engine.requests import ListThreads, ReadClock, ScanCheckpoints
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.engine.tenants.requests import ListDataKeys, ListTenants, LoadTenant
 from threadkeep.plan import Access, Request
 
 PREFIX = ("users", "1")
@@ -42,6 +43,9 @@ ONE_STATEMENT: Sequence[Request[Any]] = (
     FindMatching("", PREFIX, 1, FILTER),
     FindExpired("", PREFIX, 1),
     SearchFullText("", PREFIX, 1, ("a", "b"), 10),
+    LoadTenant("a"),
+    ListTenants(10, "a"),
+    ListDataKeys("a", b"b", 10),
 )
 
 
@@ -94,7 +98,8 @@ def test_what_may_not_be_repeated_writes() -> None:
 
 def test_every_kind_that_is_one_statement_has_an_example_here() -> None:
     ours = {type(request).__name__ for request in ONE_STATEMENT} | {
-        MeasureStorage.__name__
+        MeasureStorage.__name__,
+        ReadClock.__name__,
     }  # which no SQLite table knows
     assert {kind.__name__ for kind in kinds() if kind.access.one_statement} == ours
 

@@ -62,7 +62,26 @@ class JsonTyped:
         return json.loads(data[1])
 
 
+class Mirror:
+    """A user's cipher, which LangGraph's CipherProtocol describes. Not a good one."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "mirror", plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "mirror"
+        return ciphertext[::-1]
+
+
+def _encrypted_by_the_environment() -> EncryptedSerializer:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LANGGRAPH_AES_KEY", "0" * 32)
+        return EncryptedSerializer.from_pycryptodome_aes()
+
+
 SERDES: dict[str, Any] = {
+    "LANGGRAPH_AES_KEY": _encrypted_by_the_environment,
+    "a user's cipher": lambda: EncryptedSerializer(Mirror()),
     "official": JsonPlusSerializer,
     "pickle fallback": lambda: JsonPlusSerializer(pickle_fallback=True),
     "encrypted": lambda: EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 32),

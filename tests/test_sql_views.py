@@ -18,7 +18,7 @@ import threadkeep
 from checkpoint_chains import Chain
 from conftest import BACKENDS
 from memory_batches import location
-from old_schemas import todays_columns
+from old_schemas import todays_columns, use_version
 from rich_threads import config, write_cube_thread, write_thread
 from test_postgres import schema_of
 from test_store_opening import version
@@ -200,7 +200,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
 ) -> None:
     before_views = 3
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", before_views)
+        use_version(patch, before_views)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with todays_columns(tables_url, before_views):

@@ -61,6 +61,7 @@ from threadkeep.engine.memories.filters import matches, parse
 from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
+from threadkeep.tenants.transport import TenantTransport
 from threadkeep.transports.direct import Direct
 from threadkeep.transports.sqlite import SqliteFile
 
@@ -324,7 +325,10 @@ class Storage:
         self._keeps[FIRST].setup()
 
     def _open(self, which: int) -> Keep:
-        session = Session(self._reach(), tenant=self.tenant, caches=Caches(BUDGETS[which]))
+        transport = self._reach()
+        if not isinstance(transport, TenantTransport):  # an encrypted storage has one already
+            transport = TenantTransport(transport, self.tenant)
+        session = Session(transport, tenant=self.tenant, caches=Caches(BUDGETS[which]))
         return Keep(session, None, index=KINDS[which])
 
     def reopen(self, which: int) -> None:
@@ -355,6 +359,10 @@ class Storage:
         for keep in self._keeps:
             keep.close()
         self._runner.close()
+
+    def number(self, memory_key: MemoryKey) -> int:
+        """Return the number of a memory, which orders those of equal score."""
+        return memory_number(self.tenant, memory_key)
 
     def remains(self) -> stored_memories.StoredMemories | None:
         return None if self._where is None else stored_memories.read_memories(self._where, self.tenant)
@@ -473,7 +481,7 @@ class Agreement(RuleBasedStateMachine):
         expected = self.peer.near(op)
         for storage in self.storages:
             found = storage.search(NEAREST, op, is_async=is_async)
-            self.agree(list(_misplaced(found, expected, storage.tenant, op)), [], f"{storage.name}: {op}")
+            self.agree(list(_misplaced(found, expected, storage.number, op)), [], f"{storage.name}: {op}")
 
     @rule(
         prefix=st.sampled_from(PREFIXES), filter=filters, query=st.sampled_from(QUERIES), is_async=st.booleans(),
@@ -547,9 +555,11 @@ class Agreement(RuleBasedStateMachine):
             self.agree(storage.left_behind(), [], storage.name)
 
 
-def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: str, op: SearchOp) -> Iterator[str]:
+def _misplaced(
+    found: Sequence[Any], expected: dict[MemoryKey, float], number: Callable[[MemoryKey], int], op: SearchOp
+) -> Iterator[str]:
     """Return what is wrong with a page of a ranking."""
-    best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), memory_number(tenant, one[0])))
+    best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), number(one[0])))
     page = best[op.offset : op.offset + op.limit]
     if len(found) != len(page):
         yield f"{len(found)} hits instead of {len(page)}"

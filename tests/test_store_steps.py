@@ -131,10 +131,17 @@ def test_async_calls_make_few_more(tmp_path: Path) -> None:
         nonlocal calls
         calls += event == "call"
 
-    async def count_all(work: Callable[[], Awaitable[object]]) -> int:
+    async def count_all(work: Callable[[], Awaitable[object]], limit: int) -> int:
+        """Return the fewest calls of some times: on a busy machine the worker may still not be idle."""
+        counted = [await count_once(work)]
+        while min(counted) > limit and len(counted) < 50:
+            counted.append(await count_once(work))
+        return min(counted)
+
+    async def count_once(work: Callable[[], Awaitable[object]]) -> int:
         nonlocal calls
         await work()
-        await asyncio.sleep(0.1)  # until the worker is idle; else another one is started
+        await asyncio.sleep(0.2)  # until the worker is idle; else another one is started
         calls = 0
         sys.setprofile(count)
         try:
@@ -146,8 +153,8 @@ def test_async_calls_make_few_more(tmp_path: Path) -> None:
     async def put_and_get() -> tuple[int, int]:
         async with threadkeep.open(f"sqlite:///{tmp_path}/async.db") as keep:
             await keep.store.aput(HOME, "a", VALUE)
-            put = await count_all(lambda: keep.store.aput(HOME, "a", VALUE))
-            return put, await count_all(lambda: keep.store.aget(HOME, "a"))
+            put = await count_all(lambda: keep.store.aput(HOME, "a", VALUE), 28 + 60)
+            return put, await count_all(lambda: keep.store.aget(HOME, "a"), 24 + 60)
 
     threading.setprofile(count)  # for the workers, which start later
     try:

@@ -33,6 +33,7 @@ from pydantic import BaseModel
 
 import threadkeep
 from checkpoint_chains import config
+from forged_values import Forged, Forger, ext, packed, store, store_forged
 from sync_async import Caller
 
 HERE = __name__
@@ -157,14 +158,6 @@ def trap(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     assert sys.modules.pop("trap_of_the_gate", None) is None
 
 
-def ext(code: int, *parts: Any) -> ormsgpack.Ext:
-    return ormsgpack.Ext(code, packed(parts))
-
-
-def packed(value: Any) -> bytes:
-    return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
-
-
 SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, SNAPSHOT = range(8)
 
 # (code, parts after `module, name`): how an argument is encoded under each extension code
@@ -231,43 +224,6 @@ class Bomb:
 
     def __reduce__(self) -> Any:
         return (os.system, (f"touch {self.path}",))
-
-
-class Forger:
-    """A serializer that stores a `Forged` as its bytes, and everything else as LangGraph does."""
-
-    def __init__(self) -> None:
-        self.honest = JsonPlusSerializer()
-
-    def dumps_typed(self, value: Any) -> tuple[str, bytes]:
-        return (value.type, value.data) if isinstance(value, Forged) else self.honest.dumps_typed(value)
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        return self.honest.loads_typed(data)
-
-
-@dataclass(frozen=True)
-class Forged:
-    type: str
-    data: bytes
-
-
-def store(saver: threadkeep.KeepSaver, value: Any, *, thread: str = "t") -> dict[str, Any]:
-    checkpoint = empty_checkpoint() | {
-        "channel_values": {"a": value, "b": "honest"},
-        "channel_versions": {"a": 1, "b": 1},
-    }
-    at: dict[str, Any] = saver.put(config(thread), checkpoint, {"source": "loop", "step": 1}, {"a": 1, "b": 1})
-    saver.put_writes(at, [("w", value)], "task")
-    return at
-
-
-def store_forged(saver: threadkeep.KeepSaver, forged: Forged) -> dict[str, Any]:
-    honest = saver.serde
-    saver.serde = Forger()
-    at = store(saver, forged)
-    saver.serde = honest
-    return at
 
 
 def read(saver: threadkeep.KeepSaver, at: dict[str, Any]) -> list[Any]:

@@ -22,7 +22,7 @@ from redis import Redis
 import postgres_servers
 import threadkeep
 import valkey_servers
-from old_schemas import todays_columns
+from old_schemas import todays_columns, use_version
 from sample_keep import contents
 from threadkeep.cli.app import run
 from threadkeep.engine import schema_versions
@@ -37,7 +37,7 @@ from threadkeep.engine.schema_versions import (
 from threadkeep.errors import Corrupt, SchemaTooNew, SchemaTooOld
 
 DATA = Path(__file__).parent / "data"
-OLD_VERSIONS = {"own4": 4, "own5": 5, "own6": 6}
+OLD_VERSIONS = {"own4": 4, "own5": 5, "own6": 6, "own7": 7}
 """The schema versions of the old storages, by the name of their files."""
 FIRST_STATED_ON_VALKEY = 5
 """The first version that Valkey's keys state."""
@@ -232,7 +232,7 @@ def test_paths_that_look_short_by_chance_are_read_as_they_were(
     paths = ["", "\0", "\0a", "\1", "\1agent", "~__pregel_pull, agent", "~__pregel_push, 0", "other"]
     at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 6)
+        use_version(patch, 6)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with todays_columns(tables_url, 6):

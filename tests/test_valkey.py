@@ -207,7 +207,8 @@ def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
         for command, key in re.findall(r"redis\.call\(\s*'(\w+)',\s*(?:unpack\()?([^,)]+)", text):
             assert command in IN_SCRIPTS, (path.name, command)
             assert key.startswith("KEYS") or key in given, (path.name, key)
-        assert not re.search(r"redis\.pcall|loadstring|\bTIME\b|math\.random", text)
+        if path.name != "read_clock.lua":  # it changes nothing, so replicas need not repeat it
+            assert not re.search(r"redis\.pcall|loadstring|\bTIME\b|math\.random", text)
 
 
 async def test_no_verb_blocks_the_event_loop(url: str) -> None:
@@ -833,3 +834,77 @@ keep.close()
 
 def test_children_of_a_fork_make_connections_of_their_own(url: str) -> None:
     run_forked("import warnings; warnings.simplefilter('ignore')\n" + FORK, url)
+
+
+# --- Ctrl-C
+
+INTERRUPTED_NUMBER = """
+import sys
+import threadkeep
+from checkpoint_chains import Chain, list_ids
+from threadkeep.backends.valkey.calls import Call
+class Interrupted(float):
+    def __str__(self):
+        raise KeyboardInterrupt
+    __repr__ = __str__
+keep = threadkeep.open(sys.argv[1])
+Chain(keep.checkpointer).put({"x": 0}, id="1")
+try:
+    keep._session.transport.send([Call("ZCOUNT", (b"key",), ("-inf", Interrupted(1.5)))], durable=False)
+except KeyboardInterrupt:
+    print("interrupted")
+Chain(keep.checkpointer).put({"x": 1}, id="2")
+assert list_ids(keep.checkpointer) == ["2", "1"]
+keep.close()
+"""
+
+
+def test_ctrl_c_while_a_number_becomes_text_does_not_end_the_process(url: str) -> None:
+    """Python looks for signals when it makes the text of a number; hiredis would use the text that it did not get."""
+    assert run_forked(INTERRUPTED_NUMBER, url) == "interrupted\n"
+
+
+INTERRUPTED_CONNECTING = """
+import sys, warnings
+import threadkeep
+from checkpoint_chains import Chain, values_of
+warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+keep = threadkeep.open(sys.argv[1])
+saver = keep.checkpointer
+chain = Chain(saver)
+chain.put({"n": 0}, id="0000")
+def interrupt_call(number):
+    left = [number]
+    def trace(frame, event, argument):
+        if "/redis/" in frame.f_code.co_filename:
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+    return trace
+number = interrupted = 0
+while True:
+    keep._session.transport._servers._node.connections.lend()  # another thread uses it, so that a new one is needed
+    id = f"{number + 1:04}"
+    try:
+        sys.settrace(interrupt_call(number))
+        chain.put({"n": number}, id=id)
+        sys.settrace(None)
+        break
+    except KeyboardInterrupt:
+        interrupted += 1
+    Chain(saver).put({"n": -number}, id=id + "x")
+    assert values_of(saver) == {"n": -number}
+    number += 1
+print(interrupted > 20)
+keep.close()
+"""
+
+
+def test_ctrl_c_at_any_moment_of_connecting_leaves_no_half_open_connection() -> None:
+    """A greeting that was sent but not read would be taken for the reply to the next call."""
+    server = valkey_servers.start()
+    try:
+        assert run_forked(INTERRUPTED_CONNECTING, f"valkey://127.0.0.1:{server.port}") == "True\n"
+    finally:
+        server.stop()

@@ -11,7 +11,7 @@ import pytest
 from threadkeep import Keep
 from threadkeep.verb import blocking_verb
 
-ALONE = {"setup", "close", "aclose", "start_sweeping", "stop_sweeping"}
+ALONE = {"lease", "metrics", "tenant", "setup", "close", "aclose", "start_sweeping", "stop_sweeping"}
 VERBS = [name for name in vars(Keep).copy() if inspect.isfunction(getattr(Keep, name)) and not name.startswith("_")]
 SYNC = [name for name in VERBS if name not in ALONE and not inspect.iscoroutinefunction(getattr(Keep, name))]
 

@@ -60,12 +60,12 @@ class Writes:
         self.written: list[str] = []
         self._possible = possible
         self.may_go_on = threading.Event()
-        self.queue = WaitingWrites[WriteMemories](self._start, self._write, merge_puts)
+        self.queue = WaitingWrites[WriteMemories](self._start, self, merge_puts)
 
     def _start(self, job: Callable[[], None]) -> None:
         threading.Thread(target=job).start()
 
-    def _write(self, request: WriteMemories) -> bool:
+    def write_at_once(self, request: WriteMemories) -> bool:
         self.may_go_on.wait(10)
         self.written.append("".join(memory.row.key for memory in request.puts))
         return self._possible(request)
@@ -113,7 +113,7 @@ def test_a_change_that_no_worker_takes_does_not_wait() -> None:
     def refuse(_: object) -> None:
         raise Closed
 
-    queue = WaitingWrites[WriteMemories](refuse, lambda _: True, merge_puts)
+    queue = WaitingWrites[WriteMemories](refuse, Writes(), merge_puts)
     for _ in range(2):
         with pytest.raises(Closed):
             asyncio.run(queue.change(lambda: put("a")))

@@ -15,8 +15,10 @@ from threadkeep.collector import paused_collector
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
+    from threadkeep.adapters.langgraph_cache import KeepCache
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
+    from threadkeep.encryption.keys import Keys
     from threadkeep.engine.health.repair import RepairResult
     from threadkeep.engine.health.requests import StorageSize
     from threadkeep.engine.health.thread_scan import Problem
@@ -35,9 +37,15 @@ if TYPE_CHECKING:
     from threadkeep.jobs.catalogue import DeleteResult
     from threadkeep.jobs.compact import CompactResult
     from threadkeep.jobs.doctor import Finding
+    from threadkeep.jobs.encryption import EncryptResult, RotateResult
     from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
+    from threadkeep.jobs.leases import LeaseInfo
     from threadkeep.jobs.migrate import MigrateResult
+    from threadkeep.jobs.stored_types import StoredType, StoredTypes
+    from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
     from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
+    from threadkeep.leases import Lease
+    from threadkeep.observability.metrics import Metrics, VerbMetrics
     from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
     from threadkeep.transfer.convert import aconvert, convert
     from threadkeep.transfer.portable.export import ExportResult
@@ -56,30 +64,42 @@ __all__ = [
     "CompactResult",
     "DeleteResult",
     "Diff",
+    "DroppedTenant",
+    "EncryptResult",
     "EraseReceipt",
     "ErasedNamespace",
     "ExportResult",
     "Finding",
     "Keep",
+    "KeepCache",
     "KeepSaver",
     "KeepStore",
+    "Keys",
+    "Lease",
+    "LeaseInfo",
     "MatchedThread",
+    "Metrics",
     "MigrateResult",
     "Policy",
     "Problem",
     "PruneResult",
     "PrunedThread",
     "RepairResult",
+    "RotateResult",
     "Sizes",
     "Stats",
     "StorageSize",
+    "StoredType",
+    "StoredTypes",
     "SweepResult",
+    "TenantInfo",
     "ThreadInfo",
     "ThreadSize",
     "TracedWrite",
     "TransferResult",
     "Tree",
     "ValueChange",
+    "VerbMetrics",
     "VerifyResult",
     "WriteInfo",
     "abackup",
@@ -95,8 +115,10 @@ __version__ = VERSION
 
 
 _NAMES = {
+    "adapters.langgraph_cache": "KeepCache",
     "adapters.langgraph_saver": "KeepSaver",
     "adapters.langgraph_store": "KeepStore",
+    "encryption.keys": "Keys",
     "engine.health.repair": "RepairResult",
     "engine.health.requests": "StorageSize",
     "engine.health.thread_scan": "Problem",
@@ -115,9 +137,15 @@ _NAMES = {
     "jobs.catalogue": "DeleteResult",
     "jobs.compact": "CompactResult",
     "jobs.doctor": "Finding",
+    "jobs.encryption": "EncryptResult RotateResult",
     "jobs.erase": "EraseReceipt ErasedNamespace",
+    "jobs.leases": "LeaseInfo",
     "jobs.migrate": "MigrateResult",
+    "jobs.stored_types": "StoredType StoredTypes",
+    "jobs.tenants": "DroppedTenant TenantInfo",
     "keep": "Keep open",
+    "leases": "Lease",
+    "observability.metrics": "Metrics VerbMetrics",
     "transfer.backup": "BackupResult abackup arestore backup restore",
     "transfer.convert": "aconvert convert",
     "transfer.portable.export": "ExportResult",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,37 +25,64 @@ from threadkeep.drivers.runner import (
 from threadkeep.drivers.waiting_writes import WaitingWrites
 from threadkeep.engine import cube, memories, threads
 from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.lease import FORCED, digest_of, hold
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.errors import Closed, Conflict, ReadOnly
+from threadkeep.errors import Closed, Conflict, Leased, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, send, try_call
 
 if TYPE_CHECKING:
+    from threadkeep.drivers.leases import ProcessLeases
+    from threadkeep.encryption.keys import Keys
     from threadkeep.engine.commit import Staged
     from threadkeep.engine.memories.plans import VectorCache
     from threadkeep.engine.memories.requests import WriteMemories
+    from threadkeep.observability.observer import Observer
+    from threadkeep.tenants.transport import TenantTransport
     from threadkeep.work import OnProgress, Work, WorkStep
 
 _DONE = Reply()
+_NOT_MEASURED = nullcontext()
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Caches:
-    """What a Keep caches between calls: recently used threads, and vectors if its store searches by them."""
+    """What a Keep caches between calls: recently used threads, and vectors if its store searches by them.
 
-    def __init__(self, max_bytes: int) -> None:
-        self.heads = Heads(max_bytes)
+    The Keeps of its tenants share the cache of threads, and have vectors of their own.
+    """
+
+    def __init__(self, max_bytes: int, heads: Heads | None = None, *, compress: bool = True) -> None:
+        self.heads = Heads(max_bytes, compress=compress) if heads is None else heads
+        self._tenants: weakref.WeakValueDictionary[str, Caches] | None = None
         self.vectors: VectorCache | None = None
         self.max_bytes = max_bytes
+        self.losses = 0
+        """How often a connection was lost, so that everything was dropped."""
+
+    def on_loss(self) -> None:
+        """Drop everything: a connection was lost, and the next one may lead to another server."""
+        self.losses += 1
+        self.clear()
 
     def clear(self) -> None:
         """Drop everything: the storage may not have it any more."""
         self.heads.clear()
         if self.vectors is not None:
             self.vectors.clear()
+        if self._tenants is not None:
+            for each in list(self._tenants.values()):
+                each.clear()
+
+    def of_tenant(self, name: str) -> Caches:
+        """Return the caches of a tenant. They are kept for as long as a Keep uses them."""
+        if self._tenants is None:
+            self._tenants = weakref.WeakValueDictionary()
+        caches = self._tenants.get(name)
+        return self._tenants.setdefault(name, Caches(self.max_bytes, self.heads)) if caches is None else caches
 
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Also cache vectors of `dims` dimensions, in half as many bytes as threads may take."""
@@ -68,24 +96,114 @@ class Session:
     A method whose name starts with `a` does the same as the one without, for async callers.
     """
 
-    def __init__(self, transport: Transport, *, tenant: str, caches: Caches) -> None:
+    _leases: ProcessLeases
+
+    def __init__(
+        self,
+        transport: TenantTransport,
+        *,
+        tenant: str,
+        caches: Caches,
+        parent: Session | None = None,
+        timeout: float = 30.0,
+        fenced: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
         self.transport = transport
+        self.observer = observer
+        """What measures the calls of verbs; None if they are not measured."""
         self.tenant = tenant
         self.caches = caches
+        self.timeout = timeout
+        self._is_fenced = fenced
+        """Whether changes of callers without a lease are refused."""
+        caches.heads.has_leases |= fenced
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
-        stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
         self._is_changing = False
         """Whether an async caller is making a change of a thread at once."""
-        self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
-        self.runner = Runner(transport, on_fork=partial(_after_fork, weakref.ref(self)), on_close=stop)
+        self._parent = parent
+        """The session of the Keep that `Keep.tenant` was called on: its runner drives the plans of this one, too."""
+        self._tenants: weakref.WeakSet[Session] | None = None
+        """The sessions of tenants that are in use. These keep this one alive."""
+        if parent is None:
+            this = weakref.ref(self)
+            stop = partial(_stop_all, this, self._memory_sweeper, self._upkeep)
+            self.runner = Runner(transport, on_fork=partial(_after_fork, this), on_close=stop)
+            if observer is not None:
+                from threadkeep.observability.runner import MeasuredRunner  # noqa: PLC0415 - few Keeps are measured
+
+                self.runner = cast("Runner", MeasuredRunner(self.runner, observer))
+        else:
+            self.runner = parent.runner
         self._waiting_writes = self._no_waiting_writes()
 
     def start_anew(self) -> None:
         """In a forked child: what the parent cached and has under way is the parent's."""
         self.caches.clear()
+        self.caches.losses = 0
+        if self.observer is not None and self._parent is None:
+            self.observer.start_anew()
+        if "_leases" in self.__dict__:
+            self._leases = self.leases.after_fork()
         self._is_changing = False
         self._waiting_writes = self._no_waiting_writes()
+        for session in self.sessions_of_tenants():
+            session.start_anew()
+
+    def open_tenant(self, name: str, keys: Any, quota_bytes: float | None) -> Session:
+        """Return the session of a tenant, which shares everything with this one except what is a tenant's own."""
+        self.runner.check_open()
+        self.transport.open_tenant(name, keys, quota_bytes)
+        session = Session(
+            self.transport,
+            tenant=name,
+            caches=self.caches.of_tenant(name),
+            parent=self,
+            timeout=self.timeout,
+            fenced=self._is_fenced,
+            observer=self.observer,
+        )
+        if self._tenants is None:
+            self._tenants = weakref.WeakSet()
+        self._tenants.add(session)
+        return session
+
+    def sessions_of_tenants(self) -> list[Session]:
+        """Return the sessions that `open_tenant` returned and that are in use."""
+        return list(self._tenants or ())
+
+    def close(self) -> None:
+        """Close the storage; that of a tenant ends only this session. Closing twice does nothing."""
+        if self._parent is None:
+            self.runner.close()
+        elif self.runner is self._parent.runner:
+            self.runner = cast("Runner", _CLOSED)
+            self.stop_periodic_work()
+            self.transport.close_tenant(self.tenant)
+
+    async def aclose(self) -> None:
+        """Async variant."""
+        await (self.runner.aclose() if self._parent is None else finish_in_thread(self.close))
+
+    def stop_periodic_work(self) -> None:
+        """Stop sweeping and upkeep."""
+        self._memory_sweeper.stop()
+        self._upkeep.stop()
+
+    @property
+    def root(self) -> Session:
+        """The session of the Keep that opened the storage: this one, unless it is that of a tenant."""
+        return self if self._parent is None else self._parent
+
+    def measure(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager: what is done in it is measured as a call of a verb, if this Keep is measured."""
+        return self.observer.measure(name) if self.observer is not None else _NOT_MEASURED
+
+    @property
+    def keys(self) -> Keys | None:
+        """The keys of its tenant; None if it has none."""
+        return self.transport.tenant(self.tenant).keys
 
     @property
     def cache_bytes(self) -> int:
@@ -114,6 +232,8 @@ class Session:
         step that nothing can interrupt. Everything unusual takes the general path. So does a thread that several
         callers are changing: one of them commits for all.
         """
+        if self.caches.heads.has_leases:
+            self._set_lease(key, op)
         queue = ThreadQueue()
         queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
         runner = self.runner
@@ -137,11 +257,16 @@ class Session:
                     elif head is None or (staging := stage_cached(head, op)) is None:
                         # read the thread first, in this thread
                         staging = drive(checkpoints.load_and_stage(heads, key, op, head), self.transport.read)
+                    row = staging.head.row if staging is not None else None
+                    if (heads.has_leases or (row is not None and row.lease is not None)) and not hold(row, (op,)):
+                        heads.drop(key)  # whose lease it is must be read anew
+                        staging, may_be_new = None, False
                     batch = staging.batch() if staging is not None else None
                     is_made = batch is not None and self.transport.try_commit(batch)
                     if is_made:
                         heads.store(staging.next_head(batch))  # type: ignore[arg-type, union-attr]
-            except (Conflict, TryLater):
+            except (Conflict, TryLater) as error:
+                runner.count_failure(error)
                 heads.drop(key)
                 may_be_new = False
             if deliver is not None and not is_made:
@@ -159,6 +284,10 @@ class Session:
 
         The changes of many callers are committed together: while one is committed by itself, the others wait for it.
         """
+        if self.caches.heads.has_leases:
+            make = partial(self._make_with_lease, key, make, self.leases.digest(key))
+        if self.observer is not None:
+            make = self.observer.labelled(make)
         runner, queue = self.runner, ThreadQueue()
         queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
         if self._is_changing or not self.transport.commits_at_once or not runner.claim(queue):
@@ -192,7 +321,7 @@ class Session:
         heads, runner, queue, is_made = self.caches.heads, self.runner, ThreadQueue(), False
         queue.key, queue.ops, queue.owner, queue.is_claim = key, None, None, True
         try:
-            if self.transport.commits_at_once and runner.claim(queue):
+            if self.transport.commits_at_once and not heads.has_leases and runner.claim(queue):
                 heads.drop(key)
                 is_made = self.transport.try_drop(key)
                 heads.drop(key)  # a reader may have cached it meanwhile
@@ -204,13 +333,66 @@ class Session:
         if not is_made:
             self.exclusive(key, lambda: threads.prune.delete(heads, key))
 
-    def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
-        """Run a plan that changes a thread, while this Keep makes no other change to that thread."""
-        return self.runner.exclusive(key, self._thread_ops(key), make)
+    def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]], *, force: bool = False) -> T:
+        """Run a plan that changes a thread, while this Keep makes no other change to that thread.
 
-    async def aexclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
+        With `force`, it does so whoever holds the thread's lease.
+        """
+        lease = self._lease_of_plan(key, force=force) if force or self.caches.heads.has_leases else None
+        return self.runner.exclusive(key, self._thread_ops(key), make, lease=lease)
+
+    async def aexclusive(self, key: ThreadKey, make: Callable[[], Plan[T]], *, force: bool = False) -> T:
         """Async variant."""
-        return await self.runner.aexclusive(key, self._thread_ops(key), make)
+        lease = self._lease_of_plan(key, force=force) if force or self.caches.heads.has_leases else None
+        return await self.runner.aexclusive(key, self._thread_ops(key), make, lease=lease)
+
+    def start_exclusive(self, key: ThreadKey, make: Callable[[], Plan[Any]], deliver: Deliver) -> None:
+        """Do the same on a worker, without waiting for it, and whoever holds the thread's lease."""
+        self.runner.start_exclusive(key, self._thread_ops(key), make, deliver)
+
+    # --- leases: `Heads.has_leases` says whether they matter here
+
+    @property
+    def leases(self) -> ProcessLeases:
+        """The leases that this process holds."""
+        if self._parent is not None:
+            return self._parent.leases
+        if "_leases" not in self.__dict__:
+            from threadkeep.drivers.leases import ProcessLeases  # noqa: PLC0415 - on use
+
+            self.__dict__.setdefault("_leases", ProcessLeases())  # several threads may come here at once
+        return self._leases
+
+    def use_token(self, token: Any) -> bytes:
+        """Return the lease that a token stands for."""
+        if not isinstance(token, str):
+            raise TypeError(f"a lease token must be a str, not {type(token).__name__}")
+        self.heads.has_leases = True
+        return digest_of(token)
+
+    def _lease_of_plan(self, key: ThreadKey, *, force: bool) -> bytes | None:
+        if force:
+            self.heads.has_leases = True  # so that the plan asks
+            return FORCED
+        return self.leases.digest(key)
+
+    def _set_lease(self, key: ThreadKey, op: Any) -> None:
+        """Give an op the lease of its caller, unless a token has given it one."""
+        if op.lease is None:
+            op.lease = self.leases.digest(key)
+        self._check_fence(key, op)
+
+    def _make_with_lease(self, key: ThreadKey, make: Callable[[], Any], lease: bytes | None) -> Any:
+        op = make()
+        op.lease = op.lease or lease
+        self._check_fence(key, op)
+        return op
+
+    def _check_fence(self, key: ThreadKey, op: Any) -> None:
+        if self._is_fenced and op.lease is None:
+            raise Leased(
+                f"this Keep was opened with fenced=True: write thread {key.id!r} inside `with keep.lease({key.id!r})`"
+            )
 
     def change_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes something other than a thread, such as memories. It waits for no other change."""
@@ -225,7 +407,8 @@ class Session:
         self.runner.check_open()
         try:
             reply: T = self.transport.read(request)
-        except TryLater:
+        except TryLater as error:
+            self.runner.count_failure(error)
             return self.runner.run(send(request))
         return reply
 
@@ -233,12 +416,13 @@ class Session:
         """Execute one request that changes nothing, and decode its reply, on a worker."""
         try:
             return await self.runner.acall(lambda: decode(self.transport.read(request)))
-        except TryLater:
+        except TryLater as error:
+            self.runner.count_failure(error)
             return decode(await self.runner.arun(lambda: send(request)))
 
     def write_memories(self, request: WriteMemories) -> None:
         """Store and delete memories: in the calling thread if the transport can do that in one step."""
-        if not (self.runner.is_idle() and self._write_at_once(request)):
+        if not (self.runner.is_idle() and self.transport.write_at_once(request)):
             self.change_outside_threads(lambda: send(request))
 
     async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
@@ -246,16 +430,20 @@ class Session:
 
         One change at a time is made at once; those that come meanwhile are merged and made together.
         """
-        if self._write_at_once is _not_at_once or not self.runner.is_idle():
+        if not (self.transport.writes_at_once and self.runner.is_idle()):
             await self.achange_outside_threads(lambda: send(make()))
             return
+        if self.observer is not None:
+            make = self.observer.labelled(make)
         left = await self._waiting_writes.change(make)
         if left is not None:
             await self.achange_outside_threads(lambda: send(left))
 
     def _no_waiting_writes(self) -> WaitingWrites[WriteMemories]:
         merge: Any = lambda requests: memories.merging.merge_puts(requests)  # noqa: E731, PLW0108 - imported on use
-        return WaitingWrites(self.runner.submit, self._write_at_once, merge)
+        if self.observer is not None:
+            merge = self.observer.merging(merge)
+        return WaitingWrites(self.runner.submit, self.transport, merge)
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -273,7 +461,9 @@ class Session:
             return self.runner.run(step.make())
         if isinstance(step, Blocking):
             return step.make()
-        return self.exclusive(step.key, step.make) if step.key else self.change_outside_threads(step.make)
+        if step.key:
+            return self.exclusive(step.key, step.make, force=step.force)
+        return self.change_outside_threads(step.make)
 
     async def awork(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Async variant."""
@@ -295,7 +485,9 @@ class Session:
             return await self.runner.arun(step.make)
         if isinstance(step, Blocking):
             return await finish_in_thread(step.make)
-        return await (self.aexclusive(step.key, step.make) if step.key else self.achange_outside_threads(step.make))
+        if step.key:
+            return await self.aexclusive(step.key, step.make, force=step.force)
+        return await self.achange_outside_threads(step.make)
 
     def create_vector_index_if_needed(self) -> None:
         """Create a vector index in the background, if a search has met enough vectors to need one."""
@@ -307,11 +499,19 @@ class Session:
 
     def sweep(self) -> Any:
         """Remove expired memories and return the number removed. Inside an event loop, return an awaitable of it."""
-        return call_or_task(self.sweep_now, lambda: self.achange_outside_threads(_sweep))
+        return call_or_task(self.sweep_now, self._asweep)
 
     def sweep_now(self) -> int:
         """Remove expired memories and return the number removed."""
-        return self.change_outside_threads(_sweep)
+        with self.measure("store.sweep_ttl"):
+            return self.change_outside_threads(self._sweep)
+
+    async def _asweep(self) -> int:
+        with self.measure("store.sweep_ttl"):
+            return await self.achange_outside_threads(self._sweep)
+
+    def _sweep(self) -> Plan[int]:
+        return memories.plans.sweep(self.tenant, clock.now_us())
 
     def start_sweeping(self, minutes: float | None) -> PeriodicRun:
         """Remove expired memories every `minutes` (default 5) until stopped. Raise ReadOnly if nothing may change."""
@@ -336,7 +536,12 @@ class Session:
         return periodic.start(partial(_while_alive, weakref.ref(self), work), minutes)
 
     def _thread_ops(self, key: ThreadKey, *, may_be_new: bool = True) -> ThreadOps:
-        return _CubeOps(self.heads, key, may_be_new=may_be_new) if key.kind == CUBE else _GraphOps(self.heads, key)
+        ops = _CubeOps(self.heads, key, may_be_new=may_be_new) if key.kind == CUBE else _GraphOps(self.heads, key)
+        if self.observer is None:
+            return ops
+        from threadkeep.observability.runner import MeasuredOps  # noqa: PLC0415 - few Keeps are measured
+
+        return MeasuredOps(ops, self.observer)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now. Inside an event loop a worker does it: await the result."""
@@ -344,10 +549,6 @@ class Session:
             lambda: self.runner.run(_setup(self.transport)), lambda: self.runner.arun(lambda: _setup(self.transport))
         )
         return cast("Awaitable[None]", started or Done())
-
-
-def _sweep() -> Plan[int]:
-    return memories.plans.sweep(clock.now_us())
 
 
 def _after_fork(session: weakref.ref[Session]) -> None:
@@ -369,14 +570,22 @@ def _stop(periodic: Periodic, timeout: float | None) -> Any:
     return call_or_task(stop, lambda: run_in_thread(stop))
 
 
-def _stop_all(*periodics: Periodic) -> None:
+class _ClosedRunner:
+    """Takes the place of the runner in the session of a tenant that was closed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Closed
+
+
+_CLOSED = _ClosedRunner()
+
+
+def _stop_all(session: weakref.ref[Session], *periodics: Periodic) -> None:
+    alive = session()
+    for each in alive.sessions_of_tenants() if alive is not None else ():
+        each.stop_periodic_work()
     for periodic in periodics:
         periodic.stop()
-
-
-def _not_at_once(_: WriteMemories) -> bool:
-    """For transports that have no such change."""
-    return False
 
 
 class _GraphOps:
@@ -393,6 +602,9 @@ class _GraphOps:
         return self._staged(staging, ops) if staging is not None else None
 
     def _staged(self, staging: Staged, ops: Sequence[Any]) -> StagedOps | None:
+        row = staging.head.row
+        if (self._heads.has_leases or (row is not None and row.lease is not None)) and not hold(row, ops):
+            return None
         batch = staging.batch()
         if batch is None:
             return None

@@ -5,7 +5,6 @@ Drivers are imported here, when a URL needs one; a missing one raises ImportErro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from inspect import signature
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from threadkeep.drivers.runner import Transport
+from threadkeep.errors import without_passwords
 from threadkeep.value import Value
 
 DURABILITIES = ("strict", "relaxed")
@@ -75,7 +75,7 @@ def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transp
         raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
-        raise ValueError(f"cannot open {_without_password(url)!r}: {ACCEPTED}")
+        raise ValueError(f"cannot open {without_passwords(url)!r}: {ACCEPTED}")
     if scheme in _POSTGRES:
         return _postgres(url, settings, server)
     if server.given():
@@ -96,10 +96,6 @@ def _check_settings(settings: Settings) -> None:
     for name, flag in (("read_only", read_only), ("migrate", settings.migrate)):
         if not isinstance(flag, bool):
             raise TypeError(f"{name} must be True or False, not {flag!r}")
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"(//[^/?#]*?:)[^/?#]*@", r"\1…@", url)
 
 
 def _is_sync_pool(value: Any) -> bool:
@@ -243,7 +239,7 @@ def _valkey(url: str, settings: Settings) -> Transport:
     authority, _, path = base.partition("/")
     if path not in ("", "0"):
         raise ValueError(
-            f"{_without_password(url)}: a cluster has no database but 0; to keep several Keeps apart, use prefix="
+            f"{without_passwords(url)}: a cluster has no database but 0; to keep several Keeps apart, use prefix="
         )
     ours, driver_query = _split_query(query, _VALKEY_OPTIONS)
     _check_driver_options(driver_query)

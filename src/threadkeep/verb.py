@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, overload
@@ -81,11 +82,19 @@ def _methods(make: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]) 
 def _make_both_blocking(
     body: Callable[..., Any], *, in_class: bool
 ) -> tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Any]]]:
+    name = f"keep.{body.__name__.lstrip('_')}"
+
+    def measured(args: tuple[Any, ...]) -> AbstractContextManager[None]:
+        session: Session | None = args[0]._session if in_class else None  # noqa: SLF001 - the same package
+        return session.measure(name) if session is not None else nullcontext()
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return body(*args, **kwargs)
+        with measured(args):
+            return body(*args, **kwargs)
 
     async def acall(*args: Any, **kwargs: Any) -> Any:
-        return await run_in_thread(partial(body, *args, **kwargs))
+        with measured(args):
+            return await run_in_thread(partial(body, *args, **kwargs))
 
     return _like_body(call, body, "", in_class=in_class), _like_body(acall, body, "a", in_class=in_class)
 
@@ -94,12 +103,17 @@ def _make_both(
     body: Callable[..., Any], first_argument: Callable[[Any], Any]
 ) -> tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Any]]]:
     work = _as_work(body) if inspect.iscoroutinefunction(body) else body
+    name = f"keep.{body.__name__.lstrip('_')}"
 
     def call(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return keep._session.work(work(first_argument(keep), *args, **kwargs))  # noqa: SLF001 - the same package
+        session: Session = keep._session  # noqa: SLF001 - the same package
+        with session.measure(name):
+            return session.work(work(first_argument(keep), *args, **kwargs))
 
     async def acall(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return await keep._session.awork(work(first_argument(keep), *args, **kwargs))  # noqa: SLF001 - the same package
+        session: Session = keep._session  # noqa: SLF001 - the same package
+        with session.measure(name):
+            return await session.awork(work(first_argument(keep), *args, **kwargs))
 
     return _like_body(call, body, "", in_class=True), _like_body(acall, body, "a", in_class=True)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine.commit import pause
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.lease import LEASE_ERRORS
 from threadkeep.errors import Conflict
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume
 
@@ -29,11 +30,12 @@ class Change(NamedTuple):
     """A step: run a plan that changes something.
 
     `key` is the thread that it changes; no other change of that thread runs in this process meanwhile. It is None if
-    the plan changes something else than a thread.
+    the plan changes something else than a thread. With `force`, the thread is changed whoever holds its lease.
     """
 
     key: ThreadKey | None
     make: Callable[[], Plan[Any]]
+    force: bool = False
 
 
 class Blocking(NamedTuple):
@@ -61,9 +63,9 @@ def read(make: Callable[[], Plan[T]]) -> Work[T]:
     return cast("T", (yield Read(make)))
 
 
-def change(key: ThreadKey | None, make: Callable[[], Plan[T]]) -> Work[T]:
+def change(key: ThreadKey | None, make: Callable[[], Plan[T]], *, force: bool = False) -> Work[T]:
     """Run a plan that changes a thread, or something else if `key` is None, and return its result."""
-    return cast("T", (yield Change(key, make)))
+    return cast("T", (yield Change(key, make, force)))
 
 
 def retry(once: Callable[[], Work[T]], what: str) -> Work[T]:
@@ -75,6 +77,8 @@ def retry(once: Callable[[], Work[T]], what: str) -> Work[T]:
     while True:
         try:
             return (yield from once())
+        except LEASE_ERRORS:
+            raise
         except Conflict:
             yield Read(partial(pause, attempt, what))
         attempt += 1

@@ -8,6 +8,7 @@ last one is a portable file.
     own4    schema version 4, November 2026: no checksums in thread rows and memories
     own5    schema version 5, November 2026: SQLite pages of 4,096 bytes, dictionary no. 1
     own6    schema version 6, November 2026: whole paths, entries as JSON
+    own7    schema version 7, November 2026: no columns for encryption
 """
 
 import base64

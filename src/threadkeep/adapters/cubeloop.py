@@ -11,7 +11,7 @@ from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.cube import ops, plans
 from threadkeep.engine.cube.json_types import copy_plain_json, is_plain_json
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
-from threadkeep.errors import Corrupt, Unavailable
+from threadkeep.errors import Corrupt, Unavailable, reason
 from threadkeep.plan import Plan
 from threadkeep.session import Session
 
@@ -193,7 +193,7 @@ class KeepCube:
         try:
             return [classes[each["role"]](each) for each in dumped]
         except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"a stored message cannot be decoded: {error}") from error
+            raise Corrupt(f"a stored message cannot be decoded: {reason(error)}") from error
 
 
 def _dump_message(message: Any, types: Framework) -> dict[str, Any]:
@@ -233,10 +233,14 @@ def _json_copy(value: Any) -> Any:
     try:
         return copy_plain_json(value)
     except TypeError:
+        pass
+    try:
         return json.loads(json.dumps(value, default=_json_default))
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
 
 
 def _json_default(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return _dump_model(value)
-    raise TypeError(f"{type(value).__name__} is not a JSON type: {value!r}")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")

@@ -10,6 +10,10 @@ from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadat
 
 from threadkeep.engine.identity import as_id
 from threadkeep.engine.log.itemlog import new_tuple
+from threadkeep.engine.threads.metadata import CREDENTIALS, REQUEST_ID
+
+LEASE_TOKEN = "__lease_token"  # noqa: S105 - the name of one
+"""The key in `configurable` of the token of a lease. LangGraph and LangChain copy keys that start with __ nowhere."""
 
 
 class ConfigTarget(NamedTuple):
@@ -55,9 +59,11 @@ def config_of(thread: str, ns: str, id: str) -> RunnableConfig:
 
 def stored_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
     """Return the metadata to store: LangGraph merges the given metadata with the config; credentials are removed."""
+    if type(metadata) is not dict and not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a dict, not {type(metadata).__name__}")
     merged: Any = get_checkpoint_metadata(config, metadata)  # a new dict
     for key in tuple(merged):
-        if key.startswith("langgraph_auth_") or key == "langgraph_request_id":
+        if key.startswith(CREDENTIALS) or key == REQUEST_ID:
             del merged[key]
     return merged  # type: ignore[no-any-return]
 

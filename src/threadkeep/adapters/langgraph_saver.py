@@ -26,13 +26,21 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
-from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
+from threadkeep.adapters.langgraph_config import (
+    LEASE_TOKEN,
+    ConfigTarget,
+    before_id,
+    config_of,
+    run_of,
+    stored_metadata,
+    target_of,
+)
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import threads
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
-from threadkeep.engine.log.type_gate import with_type_gate
+from threadkeep.engine.log.type_gate import Name, with_type_gate
 from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
@@ -43,6 +51,7 @@ from threadkeep.session import Session
 
 if TYPE_CHECKING:
     from threadkeep.adapters.from_conn_string import KeepContext
+    from threadkeep.engine.log.upcasters import Upcaster
 
 _value = itemgetter(1)
 _STR = {str}
@@ -52,9 +61,10 @@ _damage_logger = logging.getLogger("threadkeep.damage")
 class KeepSaver(BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a Keep. Get one from `Keep.checkpointer` or `KeepSaver.from_conn_string(url)`."""
 
-    def __init__(self, session: Session, *, serde: Any) -> None:
+    def __init__(self, session: Session, *, serde: Any, upcasters: Mapping[Name, Upcaster] | None = None) -> None:
         super().__init__(serde=serde)
         self._session = session
+        self._upcasters = upcasters
         self._cached_codec: Codec | None = None
 
     @classmethod
@@ -74,7 +84,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         serde = self.serde
         if self._cached_codec is None or self._cached_codec.given is not serde:
             self._cached_codec = Codec(
-                maybe_add_typed_methods(serde), given=serde, cache_bytes=self._session.cache_bytes
+                maybe_add_typed_methods(serde),
+                given=serde,
+                cache_bytes=self._session.cache_bytes,
+                upcasters=self._upcasters,
             )
         return self._cached_codec
 
@@ -152,7 +165,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
             not isinstance(filter, (dict, Mapping))
             or not (set(map(type, filter)) <= _STR or all(isinstance(key, str) for key in filter))
         ):
-            raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
+            raise TypeError(f"filter must be a dict with str keys, not {type(filter).__name__}")
         return listing.query(
             self._session.tenant,
             GRAPH,
@@ -202,13 +215,16 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         versions: Any,
     ) -> Put:
-        if not isinstance(checkpoint.get("id"), str):
+        if type(checkpoint) is not dict or type(checkpoint.get("id")) is not str:
             _check_checkpoint_id(checkpoint)
         stored = stored_metadata(config, metadata)
-        return Put(
+        op = Put(
             self._codec(), target.ns or "", target.id, checkpoint, stored, versions or {}, now_ms(), nonce(),
             inherits=True,
         )  # fmt: skip
+        if LEASE_TOKEN in config["configurable"]:
+            op.lease = self._session.use_token(config["configurable"][LEASE_TOKEN])
+        return op
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -237,12 +253,18 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         if type(task) is not str or type(path) is not str or target.id is None:
             _check_writes(target, task, path)
         encoded = []
-        values = self._codec().encode_all(map(_value, writes))
+        try:
+            values = self._codec().encode_all(map(_value, writes))
+        except IndexError:
+            raise TypeError("writes must be (channel, value) pairs") from None
         for idx, ((channel, _), value) in enumerate(zip(writes, values, strict=True)):
             encoded.append((WRITES_IDX_MAP.get(channel, idx), channel, value))
-        return PutWrites(
+        op = PutWrites(
             target.ns or "", target.id or "", str(task), str(path), run_of(config), encoded, now_ms(), nonce()
         )
+        if LEASE_TOKEN in config["configurable"]:
+            op.lease = self._session.use_token(config["configurable"][LEASE_TOKEN])
+        return op
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
@@ -361,6 +383,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
 
 def _check_checkpoint_id(checkpoint: Any) -> None:
+    if not isinstance(checkpoint, Mapping):
+        raise TypeError(f"a checkpoint must be a dict, not {type(checkpoint).__name__}")
     id = checkpoint.get("id")
     if not isinstance(id, str):
         raise TypeError(f"checkpoint['id'] must be a str, not {type(id).__name__}")

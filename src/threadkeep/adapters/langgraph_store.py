@@ -28,6 +28,8 @@ from langgraph.store.base import (
     SearchOp,
     TTLConfig,
     _ensure_refresh,
+    _ensure_ttl,
+    _validate_namespace,
     validate_op_namespace,
 )
 
@@ -206,11 +208,21 @@ class KeepStore(BaseStore):
         index: Literal[False] | list[str] | None = None,
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
     ) -> None:
         """Store a memory; the last put wins. One commit.
 
-        An ordinary put does without the steps of a batch: `tests/test_store_steps.py` counts them.
+        With `if_version`, store it only if the memory has this version (see `version_of`), or does not exist if it is
+        0; otherwise raise Conflict. An ordinary put does without the steps of a batch: `tests/test_store_steps.py`
+        counts them.
         """
+        if if_version is not None:
+            op = _checked_put(namespace, key, value, index, _ensure_ttl(self.ttl_config, ttl))
+            version = as_count(if_version, "if_version")
+            embedded = self._index.embed(self._texts_of(op), ())
+            self._session.change_outside_threads(lambda: self._put_if(op, embedded, version))
+            self._session.create_vector_index_if_needed()
+            return
         if not self._is_plain_put(namespace, key, value, index, ttl):
             super().put(namespace, key, value, index, ttl=ttl)
             return
@@ -225,13 +237,39 @@ class KeepStore(BaseStore):
         index: Literal[False] | list[str] | None = None,
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
     ) -> None:
         """Async version of `put`."""
+        if if_version is not None:
+            op = _checked_put(namespace, key, value, index, _ensure_ttl(self.ttl_config, ttl))
+            version = as_count(if_version, "if_version")
+            embedded = await self._index.aembed(self._texts_of(op), ()) if self.embeddings is not None else NO_VECTORS
+            await self._session.achange_outside_threads(lambda: self._put_if(op, embedded, version))
+            self._session.create_vector_index_if_needed()
+            return
         if not self._is_plain_put(namespace, key, value, index, ttl):
             await super().aput(namespace, key, value, index, ttl=ttl)
             return
         text, now = json_text.dump(value), clock.now_us()
         await self._session.awrite_memories(partial(self._put_request, namespace, key, text, index, now))
+
+    @staticmethod
+    def version_of(item: Item | None) -> int:
+        """Return the version of an item that was read, for `put(..., if_version=...)`; 0 for None, which was not there.
+
+        It is the time of the last update in microseconds, and every conditional put makes it greater.
+        """
+        return 0 if item is None else (item.updated_at - _EPOCH) // timedelta(microseconds=1)
+
+    def _texts_of(self, op: PutOp) -> tuple[str, ...]:
+        """Return what is to be embedded of a put."""
+        return () if op.index is False or self.embeddings is None else self._index.texts(op.value or {}, op.index)
+
+    def _put_if(self, op: PutOp, embedded: EmbeddedTexts, version: int) -> Plan[None]:
+        """Return the plan of a conditional put. The new version is greater than the old, whatever the clock says."""
+        now = max(clock.now_us(), version + 1)
+        write = self._write_request(self._check_ops([op]), embedded, now)
+        return memory_plans.change(write, [(write.puts[0].row.memory_key, version or None)])
 
     def _is_plain_put(self, namespace: Any, key: Any, value: Any, index: Any, ttl: Any) -> bool:
         """Whether the arguments of a put are ordinary ones, so that nothing is to be checked, embedded or expired."""
@@ -505,6 +543,16 @@ def _normalize_read(op: Op) -> Op:
     else:
         raise ValueError(f"unknown operation {type(op).__name__}")  # noqa: TRY004 - as LangGraph's stores do
     return op._replace(limit=_check_count(op.limit, "limit"), offset=_check_count(op.offset, "offset"))
+
+
+def _checked_put(namespace: Any, key: Any, value: Any, index: Any, ttl: Any) -> PutOp:
+    """Return a put that stores a value, or raise the error for invalid arguments, as `BaseStore.put` does."""
+    if value is None:
+        raise TypeError("value must be a dict, not NoneType")
+    _validate_namespace(namespace)
+    op = PutOp(namespace, key, value, index, ttl)
+    place = _check_put(op)
+    return op._replace(namespace=place.namespace, key=place.key)
 
 
 def _check_put(op: PutOp) -> MemoryKey:

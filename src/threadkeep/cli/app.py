@@ -18,20 +18,23 @@ import typer
 from rich.console import Console
 
 import threadkeep
-from threadkeep.cli.options import Timeout
+from threadkeep.cli.options import KeysFile, Timeout
 from threadkeep.cli.output import escape
 from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
     "show": "threads show tree log diff blame",
     "memories": "memories",
-    "audit": "trace activity sizes stats",
+    "audit": "trace activity sizes stats types",
     "branches": "copy delete rollback fork",
     "retention": "prune sweep tag",
     "erase": "erase",
     "health": "verify repair doctor compact",
     "transfer": "import export convert",
     "backup": "backup restore migrate",
+    "encryption": "encrypt rotate reencrypt",
+    "lease": "lease",
+    "tenants": "tenants",
 }
 """The modules that hold commands, and their commands, in the order of --help. Only that of the command that is run is
 imported: all of them take longer than most commands."""
@@ -41,6 +44,7 @@ _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memori
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException. Newer releases of Typer have their own copy of Click, so it cannot be imported."""
 _timeout: ContextVar[float] = ContextVar("timeout")
+_keys: ContextVar[str | None] = ContextVar("keys", default=None)
 NEGATIVE, USAGE, STORAGE, INTERRUPTED = 1, 2, 3, 130
 """The exit codes; see the package's docstring."""
 
@@ -69,18 +73,37 @@ def open_keep(
     create: bool = False,
     migrate: bool = True,
     retention: Sequence[threadkeep.Policy] = (),
+    keys: str | None = None,
+    hide_ids: bool | None = None,
 ) -> Iterator[threadkeep.Keep]:
     """Open the storage of a command; commands that change nothing pass `read_only`.
 
-    An SQLite file, and threadkeep's tables in an existing one, are created only with `create`.
+    `keys` is a file of keys, instead of that of --keys. An SQLite file, and threadkeep's tables in an existing one, are
+    created only with `create`.
     """
     url = as_url(url)
     if url.startswith(_SQLITE):
         _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
     with threadkeep.open(
-        url, tenant=tenant, read_only=read_only, migrate=migrate, retention=retention, timeout=_timeout.get()
+        url,
+        tenant=tenant,
+        keys=_read_keys(keys or _keys.get()),
+        hide_ids=hide_ids,
+        read_only=read_only,
+        migrate=migrate,
+        retention=retention,
+        timeout=_timeout.get(),
     ) as keep:
         yield keep
+
+
+def _read_keys(file: str | None) -> threadkeep.Keys | None:
+    """Return the keys of a file, or else those of THREADKEEP_KEYS. None if there are none, or if `file` is "none"."""
+    if file == "none":
+        return None
+    if file is not None:
+        return threadkeep.Keys.from_file(file)
+    return threadkeep.Keys.from_env("THREADKEEP_KEYS") if os.environ.get("THREADKEEP_KEYS") else None
 
 
 def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
@@ -158,7 +181,7 @@ def register(*names: str) -> None:
     place = {f"threadkeep.cli.{name}": n for n, name in enumerate(_COMMANDS)}
     for command in app.registered_commands:
         if command.callback is not None and not hasattr(command.callback, "__wrapped__"):  # not at a second call
-            command.callback = _with_timeout(command.callback)
+            command.callback = _with_shared_options(command.callback)
     app.registered_commands.sort(key=lambda command: place.get(getattr(command.callback, "__module__", ""), len(place)))
 
 
@@ -209,21 +232,25 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
         raise typer.Exit
 
 
-def _with_timeout(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --timeout to a command. All commands have it, and `open_keep` reads it."""
+def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --timeout and --keys to a command. All commands have them, and `open_keep` reads them."""
 
     @wraps(command)
-    def timed(*args: Any, timeout: float | None, **options: Any) -> Any:
+    def with_options(*args: Any, timeout: float | None, keys: str | None, **options: Any) -> Any:
         if timeout is not None:
             _timeout.set(timeout)
+        _keys.set(keys)
         return command(*args, **options)
 
     own = signature(command, eval_str=True)
-    added = Parameter("timeout", Parameter.KEYWORD_ONLY, default=None, annotation=Timeout)
-    parameters = [*own.parameters.values(), added]
-    timed.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    timed.__annotations__ = {each.name: each.annotation for each in parameters}
-    return timed
+    added = [
+        Parameter("keys", Parameter.KEYWORD_ONLY, default=None, annotation=KeysFile),
+        Parameter("timeout", Parameter.KEYWORD_ONLY, default=None, annotation=Timeout),
+    ]
+    parameters = [*own.parameters.values(), *added]
+    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options
 
 
 @app.callback(help=_DESCRIPTION)

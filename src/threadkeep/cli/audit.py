@@ -1,4 +1,4 @@
-"""The commands that report who wrote what, and what takes how much space: trace, activity, sizes, stats."""
+"""The commands that report who wrote what, what takes how much space, and which classes are stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep import Activity, ActivityRow, Sizes, Stats, TracedWrite
+from threadkeep import Activity, ActivityRow, Sizes, Stats, StoredType, StoredTypes, TracedWrite
 from threadkeep.cli.app import app, open_keep, resolve_namespace
 from threadkeep.cli.options import (
     TIME,
@@ -274,3 +274,35 @@ def _stat_rows(result: Stats) -> Iterator[tuple[str, str]]:
 def _counts_text(counts: dict[str, int]) -> str:
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     return f" ({text})" if text else ""
+
+
+@app.command()
+def types(
+    thread: OneThread = None,
+    *,
+    prefix: Prefix = "",
+    kind: KindFilter = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """List the classes that stored values name, and which would not be rebuilt. Nothing is imported to find out."""
+    with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
+        result = keep.types(thread, prefix=prefix, kind=kind, on_progress=on_progress)
+    print_result(result, _type_lines(result), as_json=json)
+
+
+def _type_lines(result: StoredTypes) -> Iterator[RenderableType]:
+    if result.types:
+        columns = ["class", "objects", "threads", "when read", "for example"]
+        yield table(columns, map(_type_row, result.types), right=("objects", "threads"))
+        yield Text()
+    yield Text(f"{plural(len(result.types), 'class', 'classes')} in {plural(result.threads, 'thread')}")
+    yield from damaged_lines(result.damaged)
+    yield from skipped_lines(result.skipped)
+
+
+def _type_row(each: StoredType) -> list[object]:
+    what = "rebuilt" if each.loads else "plain data" if each.loads is False else "unknown"
+    place = f"{each.channel or 'no channel'} of {each.thread} at {each.checkpoint}"
+    return [each.name, each.objects, each.threads, f"{what}: {each.status}", place]

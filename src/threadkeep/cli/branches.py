@@ -16,6 +16,7 @@ from threadkeep.cli.memories import delete_memories, parse_namespace
 from threadkeep.cli.options import (
     CHECKPOINT_HELP,
     DryRun,
+    Force,
     Json,
     Kind,
     Match,
@@ -33,6 +34,7 @@ from threadkeep.cli.output import (
     as_plain,
     damage_lines,
     format_size,
+    leased_lines,
     one_line,
     plural,
     print_result,
@@ -97,6 +99,7 @@ def delete(
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="Only the memory with this key in NAMESPACE itself.")
     ] = None,
+    force: Force = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
@@ -105,7 +108,7 @@ def delete(
 ) -> int:
     """Delete threads with everything they hold: by id, or by --prefix and --metadata. Or delete memories.
 
-    Exit code 1 if a thread is not found, or is skipped because it is damaged.
+    Exit code 1 if a thread is not found, or is skipped because it is damaged or leased.
     """
     ids = list(dict.fromkeys(threads or ()))  # an id that is given twice would be missing the second time
     wanted = dict(map(key_value, metadata or ()))
@@ -117,23 +120,23 @@ def delete(
         if namespace is not None:
             return delete_memories(keep, parse_namespace(namespace), key, yes=yes, dry_run=dry_run, json=json)
         if ids:
-            return _delete_by_id(keep, ids, kind, yes=yes, dry_run=dry_run, json=json)
-        run = partial(_delete_selected, keep, prefix, wanted, match, kind, hide_progress=json)
+            return _delete_by_id(keep, ids, kind, force=force, yes=yes, dry_run=dry_run, json=json)
+        run = partial(_delete_selected, keep, prefix, wanted, match, kind, force=force, hide_progress=json)
         if not (dry_run or yes) and (preview := run(dry_run=True)).threads:
             confirm(f"Delete {_selected_text(preview)}?", yes=yes)
         result = run(dry_run=dry_run)
     plain = {"deleted": [each.id for each in result.threads], "missing": [], **as_plain(result)}
     print_result(plain, _selected_lines(result), as_json=json)
-    return NEGATIVE if result.skipped else 0
+    return NEGATIVE if result.skipped or result.leased else 0
 
 
 def _delete_by_id(
-    keep: threadkeep.Keep, ids: list[str], kind: str | None, *, yes: bool, dry_run: bool, json: bool
+    keep: threadkeep.Keep, ids: list[str], kind: str | None, *, force: bool, yes: bool, dry_run: bool, json: bool
 ) -> int:
     found = {id: keep.thread(id, kind=kind) is not None for id in ids}
     if not dry_run and any(found.values()):
         confirm(f"Delete {', '.join(one_line(id) for id in ids if found[id])}?", yes=yes)
-        found = {id: bool(keep.delete(id, kind=kind)) for id in ids}
+        found = {id: bool(keep.delete(id, kind=kind, force=force)) for id in ids}
     result = {
         "deleted": [id for id in ids if found[id]],
         "missing": [id for id in ids if not found[id]],
@@ -153,11 +156,18 @@ def _delete_selected(
     kind: str | None,
     *,
     dry_run: bool,
+    force: bool,
     hide_progress: bool,
 ) -> DeleteResult:
     with progress_bar("examining" if dry_run else "deleting", hidden=hide_progress) as on_progress:
         result = keep.delete(
-            prefix=prefix, metadata=metadata, match=match, kind=kind, dry_run=dry_run, on_progress=on_progress
+            prefix=prefix,
+            metadata=metadata,
+            match=match,
+            kind=kind,
+            dry_run=dry_run,
+            force=force,
+            on_progress=on_progress,
         )
     assert isinstance(result, DeleteResult)
     return result
@@ -187,6 +197,7 @@ def _selected_lines(result: DeleteResult) -> Iterator[RenderableType]:
     verb = "would delete" if result.dry_run else "deleted"
     yield f"{verb} {_selected_text(result)}" if result.threads else "no thread matches"
     yield from skipped_lines(result.skipped)
+    yield from leased_lines(result.leased)
 
 
 def _matched_row(thread: MatchedThread) -> tuple[Any, ...]:

@@ -12,8 +12,17 @@ from rich.console import RenderableType
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.branches import matched_threads_table
 from threadkeep.cli.memories import format_namespace, parse_namespace
-from threadkeep.cli.options import DryRun, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, Yes, key_value
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.options import DryRun, Force, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, Yes, key_value
+from threadkeep.cli.output import (
+    format_size,
+    leased_lines,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+    table,
+)
 from threadkeep.jobs.erase import EraseReceipt
 
 
@@ -34,6 +43,7 @@ def erase(
         ),
     ] = None,
     dry_run: DryRun = False,
+    force: Force = False,
     yes: Yes = False,
     url: Url = None,
     tenant: Tenant = "",
@@ -42,8 +52,8 @@ def erase(
     """Erase threads and memories, and what they left in the storage's files. Print a receipt.
 
     Threads are selected by id, and by --prefix and --metadata together; memories by --namespace. Exit code 1 if a
-    thread is not found, if a damaged thread or memory is skipped, or if another connection keeps bytes in a SQLite
-    file: the receipt says what to do.
+    thread is not found, if a damaged or leased thread or a damaged memory is skipped, or if another connection keeps
+    bytes in a SQLite file: the receipt says what to do.
     """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         run = partial(
@@ -54,6 +64,7 @@ def erase(
             match=match,
             kind=kind,
             namespace=[parse_namespace(text) for text in namespace or ()],
+            force=force,
         )
         partly = True
         if not (dry_run or yes):
@@ -97,3 +108,4 @@ def _receipt_lines(receipt: EraseReceipt) -> Iterator[RenderableType]:
         yield "no byte of it is left in the storage's files" if receipt.files_clean else "the files are NOT clean yet"
     yield from (f"remains: {each}" for each in receipt.remains)
     yield from skipped_lines(receipt.skipped, what="damaged")
+    yield from leased_lines(receipt.leased)

@@ -64,6 +64,7 @@ Salvage: TypeAlias = Annotated[
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Also threads that somebody holds a lease of.")]
 Url: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -78,6 +79,21 @@ Tenant: TypeAlias = Annotated[
     str,
     typer.Option(
         "--tenant", metavar="TENANT", envvar="THREADKEEP_TENANT", help="Tenant that owns the threads and memories."
+    ),
+]
+KeysFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--keys",
+        metavar="FILE",
+        help="File with the keys of an encrypted storage. Default: THREADKEEP_KEYS; none ignores that.",
+        show_default=False,
+    ),
+]
+TargetKeys: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--target-keys", metavar="FILE", help="File with the keys of the target. Default: --keys.", show_default=False
     ),
 ]
 Timeout: TypeAlias = Annotated[

@@ -139,6 +139,13 @@ def skipped_lines(skipped: Iterable[str], what: str = "damaged thread") -> Itera
     return (Text(one_line(f"skipped {what} {id}: see threadkeep verify"), "yellow") for id in skipped)
 
 
+def leased_lines(leased: Iterable[str]) -> Iterator[Text]:
+    """Return a line for each thread that a command skipped because somebody holds a lease of it."""
+    return (
+        Text(one_line(f"skipped thread {id}: somebody holds a lease of it; see --force"), "yellow") for id in leased
+    )
+
+
 def damage_lines(skipped: Iterable[str], damage: Iterable[str]) -> Iterator[Text]:
     """Return a line for each damaged thread that was not copied, and one for each thing that is damaged."""
     yield from skipped_lines(skipped)

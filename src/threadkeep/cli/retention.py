@@ -19,6 +19,7 @@ from threadkeep.cli.options import (
     Checkpoint,
     Config,
     DryRun,
+    Force,
     Json,
     Kind,
     Match,
@@ -35,6 +36,7 @@ from threadkeep.cli.options import (
 from threadkeep.cli.output import (
     damaged_lines,
     format_size,
+    leased_lines,
     one_line,
     plural,
     print_result,
@@ -94,6 +96,7 @@ def prune(
     match: Match = "any",
     config: Config = None,
     kind: Kind = None,
+    force: Force = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
@@ -112,7 +115,7 @@ def prune(
     ids = list(dict.fromkeys(threads or ()))
     with open_keep(url, tenant, read_only=dry_run) as keep:
         _check_threads_exist(keep, ids, kind)
-        run = partial(_prune, keep, ids, policies, kind, hide_progress=json)
+        run = partial(_prune, keep, ids, policies, kind, force=force, hide_progress=json)
         if not (dry_run or yes) and (preview := run(dry_run=True)).threads:
             confirm(f"Remove {_removed_text(preview)}?", yes=yes)
         result = run(dry_run=dry_run)
@@ -147,19 +150,21 @@ def _prune(
     kind: str | None,
     *,
     dry_run: bool,
+    force: bool,
     hide_progress: bool,
 ) -> PruneResult:
     title = "examining" if dry_run else "pruning"
     with progress_bar(title, hidden=hide_progress) as on_progress:
         if not ids:
-            return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=on_progress)
-        results = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in ids]
+            return keep.prune(policy=policies, kind=kind, dry_run=dry_run, force=force, on_progress=on_progress)
+        results = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run, force=force) for id in ids]
     pruned_threads = (thread for result in results for thread in result.threads)
     return retention.prune_result(
         pruned_threads,
         examined=sum(each.examined for each in results),
         dry_run=dry_run,
         damaged=[id for result in results for id in result.damaged],
+        leased=[id for result in results for id in result.leased],
     )
 
 
@@ -183,6 +188,7 @@ def _prune_lines(result: PruneResult) -> Iterable[RenderableType]:
     yield f"examined {plural(result.examined, 'thread')}; {removed}"
     yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)
+    yield from leased_lines(result.leased)
 
 
 def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
@@ -206,7 +212,7 @@ def sweep(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Remove expired memories of all tenants. With --config, also remove checkpoints and threads by policy."""
+    """Remove expired memories. With --config, also remove checkpoints and threads by policy."""
     if every is not None and not every > 0:
         raise ValueError(f"--every must be greater than 0, not {every}")
     policies = read(config) if config is not None else ()

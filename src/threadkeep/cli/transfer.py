@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, as_url, interruption_message, open_keep, sqlite_file_is_missing
-from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Salvage, Tenant, Threads, Url, Verify
+from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Salvage, TargetKeys, Tenant, Threads, Url, Verify
 from threadkeep.cli.output import damage_lines, format_size, one_line, plural, print_result, progress_bar
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
@@ -90,6 +90,7 @@ def export(
     memories: _Memories = None,
     redact: Annotated[bool, typer.Option("--redact", help="Replace what people wrote, for a bug report.")] = False,
     salvage: Salvage = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt the file of an encrypted storage.")] = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
@@ -114,6 +115,7 @@ def export(
             memories=memories,
             redact=redact,
             salvage=salvage,
+            plain=plain,
             on_progress=on_progress,
         )
     if output != "-":
@@ -150,6 +152,7 @@ def convert(
     salvage: Salvage = False,
     verify: Verify = True,
     dry_run: DryRun = False,
+    target_keys: TargetKeys = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
@@ -163,7 +166,9 @@ def convert(
     from_url, to_url = (source, target) if target is not None else (url, source)
     with (
         open_keep(from_url, tenant, read_only=True) as from_keep,
-        open_keep(target_url(to_url, dry_run=dry_run), tenant, read_only=dry_run, create=not dry_run) as to_keep,
+        open_keep(
+            target_url(to_url, dry_run=dry_run), tenant, read_only=dry_run, create=not dry_run, keys=target_keys
+        ) as to_keep,
         interruption_message("copied threads stay; the same command continues"),
         progress_bar("converting") as on_progress,
     ):

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from random import random
+from typing import TypeVar
 
 from threadkeep.errors import ThreadkeepError, Unavailable
 
+T = TypeVar("T")
 LOGGER = "threadkeep.retry"
 _log = logging.getLogger(LOGGER)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.4
@@ -62,3 +65,15 @@ class Retries:
     def end(self) -> None:
         """Start a new count with the next request of the same call. It is not logged again."""
         self._started = None
+
+
+def repeat(call: Callable[[], T], first: TryLater) -> T:
+    """Call a function again that raised `first`, after pauses, for as long as it raises TryLater."""
+    retries, last = Retries(first), first
+    while (pause := retries.next_pause(last)) is not None:
+        time.sleep(pause)
+        try:
+            return call()
+        except TryLater as error:
+            last = error
+    raise last.error

@@ -34,14 +34,27 @@ from weakref import WeakKeyDictionary, ref
 
 from threadkeep.collector import gc_paused
 from threadkeep.drivers import forks
-from threadkeep.drivers.retries import Retries, TryLater
+from threadkeep.drivers.retries import Retries, TryLater, repeat
 from threadkeep.drivers.timer import Timer
 from threadkeep.drivers.workers import Workers
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.requests import Batch, Commit, Pause
+from threadkeep.engine.lease import LEASE_ERRORS
+from threadkeep.engine.requests import Batch, CallersLease, Commit, Pause
 from threadkeep.engine.schema_versions import SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt
-from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, try_call, try_execute
+from threadkeep.plan import (
+    NO_ACCESS,
+    Failure,
+    Outcome,
+    Plan,
+    Reply,
+    Request,
+    drive,
+    result,
+    resume,
+    try_call,
+    try_execute,
+)
 
 T = TypeVar("T")
 Deliver: TypeAlias = Callable[[Outcome], None]
@@ -132,10 +145,10 @@ class PendingChange:
     """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone.
 
     `make` makes the op, for async callers: encoding takes too long for an event loop. `caller` is the thread that waits
-    for the change and can drive its queue.
+    for the change and can drive its queue. `lease` is that of the caller, if this is a plan; an op has its own.
     """
 
-    __slots__ = ("caller", "deliver", "make", "op", "plan")
+    __slots__ = ("caller", "deliver", "lease", "make", "op", "plan")
 
     def __init__(
         self,
@@ -144,8 +157,9 @@ class PendingChange:
         make: Callable[[], Any] | None = None,
         plan: Callable[[], Plan[Any]] | None = None,
         caller: _WaitingCaller | None = None,
+        lease: bytes | None = None,
     ) -> None:
-        self.deliver, self.op, self.make, self.plan, self.caller = deliver, op, make, plan, caller
+        self.deliver, self.op, self.make, self.plan, self.caller, self.lease = deliver, op, make, plan, caller, lease
 
     def make_op(self) -> bool:
         """Make the op, if that is still to be done. Return whether there is a change; if not, deliver the error."""
@@ -268,6 +282,10 @@ class Runner:
         self._on_close = on_close
         self._state = _RunnerState(self, self._transport.writers)
         self._closed = False
+        self.retries = 0
+        """How often a request was sent again because the storage was away."""
+        self.conflicts = 0
+        """How often a change was decided anew because others had changed the same thread."""
         self.shared_key: Hashable = None
         """The agent thread whose last commit has changes of several callers, such as parallel tasks of a graph."""
         forks.watch(self)
@@ -367,18 +385,27 @@ class Runner:
         self._submit(key, ops, PendingChange(deliver, None, make))
         return await future
 
-    def exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
-        """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
+    def exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]], *, lease: bytes | None = None) -> T:
+        """Drive a plan that changes an agent thread, while no other change of that thread is under way here.
+
+        `lease` is that of the caller.
+        """
         caller = _WaitingCaller()
-        value: T = self._wait(key, ops, PendingChange(caller.deliver, plan=make), caller)
+        value: T = self._wait(key, ops, PendingChange(caller.deliver, plan=make, lease=lease), caller)
         return value
 
-    async def aexclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
+    async def aexclusive(
+        self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]], *, lease: bytes | None = None
+    ) -> T:
         """Async variant."""
         future, deliver = new_future()
-        self._submit(key, ops, PendingChange(deliver, plan=make))
+        self._submit(key, ops, PendingChange(deliver, plan=make, lease=lease))
         value: T = await future
         return value
+
+    def start_exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[Any]], deliver: Deliver) -> None:
+        """Do the same on a worker, without waiting for it. `deliver` gets the outcome there."""
+        self._submit(key, ops, PendingChange(deliver, plan=make))
 
     def close(self) -> None:
         """Finish what is under way, then end the workers and close the transport. Closing twice does nothing."""
@@ -415,6 +442,7 @@ class Runner:
         """In the child, start anew: it has no workers and nothing under way."""
         if child:
             self._state = _RunnerState(self, self._transport.writers)
+            self.retries = self.conflicts = 0
             self._on_fork()
 
     def _open_state(self) -> _RunnerState:
@@ -424,19 +452,23 @@ class Runner:
 
     def _execute(self, request: Request[Any]) -> Any:
         """Execute a request in the thread of a sync reader, which sleeps between tries."""
-        if isinstance(request, Pause):
-            return time.sleep(_seconds(request))
+        if request.access is NO_ACCESS:
+            return time.sleep(_seconds(request)) if isinstance(request, Pause) else None
         try:
             return self._transport.read(request)
         except TryLater as error:
-            retries, last = Retries(error), error
-        while (pause := retries.next_pause(last)) is not None:
-            time.sleep(pause)
-            try:
-                return self._transport.read(request)
-            except TryLater as error:
-                last = error
-        raise last.error
+            return repeat(partial(self._read_again, request), error)
+
+    def _read_again(self, request: Request[Any]) -> Any:
+        self.retries += 1
+        return self._transport.read(request)
+
+    def count_failure(self, error: BaseException) -> None:
+        """Count what is sent again, or decided anew, after a failure."""
+        if isinstance(error, TryLater):
+            self.retries += 1
+        elif isinstance(error, Conflict) and not isinstance(error, LEASE_ERRORS):
+            self.conflicts += 1
 
     def _wait(self, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller) -> Any:
         state = self._open_state()
@@ -643,7 +675,11 @@ class Runner:
             if step.access.writes:
                 state.commits.append((running, step))
                 return False
-            if isinstance(step, Pause):
+            if step.access is NO_ACCESS:
+                if isinstance(step, CallersLease):
+                    outcome = Reply(running.changes[0].lease)
+                    continue
+                assert isinstance(step, Pause)
                 state.timer.after(_seconds(step), partial(self._resume, state, running, Reply()))
                 return False
             outcome = try_execute(self._transport.read, step)
@@ -661,6 +697,7 @@ class Runner:
     ) -> Failure | None:
         """Return the failure of a request; None if the request will be sent again."""
         error = failure.error
+        self.count_failure(error)
         if not isinstance(error, TryLater):
             return failure
         if running.retries is None:

@@ -6,33 +6,40 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.drivers.runner import Deliver, new_future
 from threadkeep.plan import Failure, Reply, try_call
 
 T = TypeVar("T")
+R_contra = TypeVar("R_contra", contravariant=True)
 _MOST_TOGETHER = 256
 _DONE = Reply()
+
+
+class Writer(Protocol[R_contra]):
+    """What makes a request in one step, and returns whether that was possible. Its function may be replaced."""
+
+    def write_at_once(self, request: R_contra, /) -> bool:
+        """Make a request. Return False if it must be made in another way."""
 
 
 class WaitingWrites(Generic[T]):
     """A queue of changes, each a request.
 
-    `write` makes a request in one step and returns whether that was possible. `merge` returns requests that make the
-    same changes in the same order, each with those that it was made from. `submit` lets a worker do a job. Callers may
-    be in several event loops: only operations that are atomic in CPython are used. In the worst case two workers make
-    changes at the same time, which `write` must allow.
+    `merge` returns requests that make the same changes in the same order, each with those that it was made from.
+    `submit` lets a worker do a job. Callers may be in several event loops: only operations that are atomic in CPython
+    are used. In the worst case two workers make changes at the same time, which `writer` must allow.
     """
 
     def __init__(
         self,
         submit: Callable[[Callable[[], None]], None],
-        write: Callable[[T], bool],
+        writer: Writer[T],
         merge: Callable[[Sequence[T]], Iterable[tuple[T, Sequence[T]]]],
     ) -> None:
         self._submit = submit
-        self._write = write
+        self._writer = writer
         self._merge = merge
         self._waiting: deque[tuple[Callable[[], T], Deliver]] = deque()
         self._is_busy = False
@@ -78,7 +85,7 @@ class WaitingWrites(Generic[T]):
                     requests.append(made.value)
                     delivers[id(made.value)] = deliver
         for merged, parts in self._merge(requests) if len(requests) > 1 else zip(requests, [requests], strict=False):
-            outcome: Any = try_call(partial(self._write, merged))
+            outcome: Any = try_call(partial(self._writer.write_at_once, merged))
             for request in parts:
                 deliver = delivers[id(request)]
                 if isinstance(outcome, Reply):

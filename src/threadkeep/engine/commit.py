@@ -5,7 +5,7 @@ storage makes it only if the thread is still at these. Otherwise it raises Confl
 can also mean that the change was made and its reply was lost. So before a verb decides again, it looks for what its
 earlier tries made.
 
-    retry              run a plan until it raises no Conflict
+    retry              run a plan until it raises no Conflict, other than those of leases (`engine.lease`)
     load_items         read items of a thread that was read before; Conflict if it was pruned since
     read_consistently  read in several round trips; start over if the thread was pruned in between
     commit             read, decide, commit: every verb except put and put_writes
@@ -21,12 +21,14 @@ from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.lease import LEASE_ERRORS, admit, with_lease
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, ThreadRow
 from threadkeep.engine.requests import (
     Batch,
     CachedItems,
+    CallersLease,
     Commit,
     CopyThread,
     ForkThread,
@@ -37,7 +39,7 @@ from threadkeep.engine.requests import (
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Conflict, Corrupt
-from threadkeep.plan import Outcome, Plan
+from threadkeep.plan import Failure, Outcome, Plan
 from threadkeep.value import Value, field
 
 S = TypeVar("S")
@@ -60,6 +62,8 @@ async def retry(once: Callable[[int], Plan[T]], what: str, *, tries: int = TRIES
     while True:
         try:
             return await once(attempt)
+        except LEASE_ERRORS:
+            raise
         except Conflict:
             await pause(attempt, what, tries=tries)
         attempt += 1
@@ -203,13 +207,22 @@ async def commit(
                 return result
         decision = decide(seen, attempt)
         if decision.request is not None:
-            tried.append((decision.request, decision.result))
+            request = await _admitted(heads, key, seen.row, decision.request)
+            tried.append((request, decision.result))
             with dropping_head(heads, key):
-                await decision.request
+                await request
         return decision.result
 
     named = " or ".join(repr(each.id) for each in (source, key) if each is not None)
     return await retry(once, f"thread {named} was changed by others", tries=tries)
+
+
+async def _admitted(heads: Heads, key: ThreadKey, row: ThreadRow | None, request: ChangeRequest) -> ChangeRequest:
+    """Return a change with the lease that the thread has after it. Raise what `lease.admit` raises."""
+    stored = row.lease if row is not None else None
+    if stored is None and not heads.has_leases:
+        return request
+    return with_lease(request, await admit(key, stored, await CallersLease()))
 
 
 async def commit_once(heads: Heads, request: ChangeRequest) -> None:
@@ -217,8 +230,9 @@ async def commit_once(heads: Heads, request: ChangeRequest) -> None:
 
     One round trip; another one after a Conflict, to find out whether the change was made and its reply was lost.
     """
+    key = _batch(request).thread.key
+    request = await _admitted(heads, key, _batch(request).thread, request)
     batch = _batch(request)
-    key = batch.thread.key
     with dropping_head(heads, key):
         try:
             await request
@@ -259,6 +273,9 @@ class Staged(Protocol):
     def take(self, op: Any) -> Outcome:
         """Apply one op."""
 
+    def remove_lease(self) -> None:
+        """Let the change remove the thread's lease."""
+
     def batch(self) -> Batch | None:
         """Return the change that all ops make together; None if they change nothing."""
 
@@ -281,12 +298,12 @@ async def commit_ops(
         cached, head = head, None
         try:
             staging = await stage(cached)
-            outcomes = [staging.take(op) for op in ops]
+            outcomes, is_refused = await _take_all(heads, staging, ops)
             batch = staging.batch()
-            if batch is None and cached is not None:  # no commit checks that the head is current, so read it
-                heads.drop(key)
+            if (batch is None or is_refused) and cached is not None:
+                heads.drop(key)  # no commit checks that the head is current, so read it
                 staging = await stage(None)
-                outcomes = [staging.take(op) for op in ops]
+                outcomes, _ = await _take_all(heads, staging, ops)
                 batch = staging.batch()
             if batch is not None:
                 await Commit(batch)
@@ -297,6 +314,32 @@ async def commit_ops(
         return outcomes
 
     return await retry(once, f"thread {key.id!r} was changed by others")
+
+
+async def _take_all(heads: Heads, staging: Staged, ops: Sequence[Any]) -> tuple[list[Outcome], bool]:
+    """Stage ops. Return the outcome of each, and whether one was refused because of a lease.
+
+    Each is judged by the lease of its own caller, and sees what those before it made of the thread's lease. Those that
+    a plan made have the lease of the plan's caller.
+    """
+    row = staging.head.row
+    stored = row.lease if row is not None else None
+    if stored is None and not heads.has_leases:
+        return [staging.take(op) for op in ops], False
+    outcomes: list[Outcome] = []
+    is_refused, of_plan = False, await CallersLease()
+    for op in ops:
+        try:
+            left = await admit(staging.head.key, stored, op.lease or of_plan)
+        except LEASE_ERRORS as error:
+            is_refused = True
+            outcomes.append(Failure(error))
+            continue
+        if left is not stored:
+            stored = left
+            staging.remove_lease()
+        outcomes.append(staging.take(op))
+    return outcomes, is_refused
 
 
 # --- rows
@@ -329,6 +372,11 @@ def with_top(row: ThreadRow, top: CheckpointRow | None, status: str, writes: int
     )
 
 
+def next_revision(row: ThreadRow, nonce: int) -> int:
+    """Return the revision after that of a row. It increases by a random number, see `next_batch`."""
+    return row.rev + 1 + nonce % _STRIDE
+
+
 def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch:
     """Return the batch that makes this the thread's row and stores the draft's new items. The caller adds other rows.
 
@@ -339,7 +387,7 @@ def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch
     for _, stored in items:
         size += len(stored)
     key, epoch, rev, _, created, updated, checkpoints, writes, _, *rest = row
-    rev, nexts = rev + 1 + nonce % _STRIDE, tuple(draft.nexts)
+    rev, nexts = rev + 1 + nonce % _STRIDE, tuple(draft.nexts)  # as `next_revision`
     row = new_tuple(ThreadRow, (key, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest))
     return Batch((before.epoch, before.rev) if before is not None else None, row, items)
 

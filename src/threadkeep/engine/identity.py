@@ -13,6 +13,14 @@ from uuid import UUID
 
 GRAPH = "graph"
 CUBE = "cube"
+UNFINISHED = "\0moving\0"
+"""Prefix of the tenant of threads that are built only to be merged into others, or to replace them. No Keep has such a
+tenant."""
+SEALING = "\0sealing\0"
+"""The same for threads whose encrypted rows are stored piece by piece, before they are copied to their place."""
+CACHE = "\0cache\0"
+"""Prefix of the tenant that has the entries of another tenant's cache, as memories. No Keep has such a tenant."""
+RESERVED_TENANTS = (UNFINISHED, SEALING, CACHE)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
@@ -33,6 +41,14 @@ def as_id(value: Any, what: str) -> str:
     if isinstance(value, (int, UUID)) and not isinstance(value, bool):
         return str(value)
     raise TypeError(f"{what} must be a str (int and UUID are accepted), not {type(value).__name__}")
+
+
+def as_tenant(value: Any, what: str) -> str:
+    """Return the name of a tenant; ValueError if it is one of those that no Keep has."""
+    name = as_id(value, what)
+    if name.startswith(RESERVED_TENANTS):
+        raise ValueError(f"{what} starts with {name[: name.index(chr(0), 1) + 1]!r}, which is reserved")
+    return name
 
 
 def as_optional_id(value: Any, what: str) -> str | None:

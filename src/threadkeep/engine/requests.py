@@ -7,9 +7,10 @@ and in the requests of `verify`. If the storage cannot be reached, the request r
 instead.
 
     read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
-             ScanCheckpoints, ListThreads, FindThreadsOfRuns
+             ScanCheckpoints, ListThreads, FindThreadsOfRuns, ReadClock
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
+    caller   CallersLease
 
 `engine.memories.requests` and `engine.health.requests` have those about memories and damaged rows.
 """
@@ -162,7 +163,8 @@ class ScannedCheckpoint(NamedTuple):
 
     `family` is that of its thread. `damaged` says why its row cannot be read; None if it can. If not, only the
     namespace and id of `row` are known. `thread` is the row of its thread in the same state, and `has_writes` says
-    whether there are writes on it; a backend may leave both out, and does if the thread's row is damaged.
+    whether there are writes on it; a backend may leave both out, and does if the thread's row is damaged. `sealed` is
+    that of its thread, always.
     """
 
     key: ThreadKey
@@ -172,12 +174,15 @@ class ScannedCheckpoint(NamedTuple):
     damaged: str | None = None
     thread: ThreadRow | None = None
     has_writes: bool = True
+    sealed: bytes | None = None
 
 
-def damaged_scan(key: ThreadKey, ns: str | None, id: str | None, reason: str) -> ScannedCheckpoint:
-    """Return a scanned checkpoint whose row cannot be read."""
+def damaged_scan(
+    key: ThreadKey, ns: str | None, id: str | None, reason: str, sealed: bytes | None = None
+) -> ScannedCheckpoint:
+    """Return a scanned checkpoint whose row cannot be read; `sealed` is that of its thread."""
     row = CheckpointRow(ns or "", id or "", None, None, None, None, 0, 0, hidden=False, refs=(), body=b"")
-    return ScannedCheckpoint(key, row, None, damaged=reason)
+    return ScannedCheckpoint(key, row, None, damaged=reason, sealed=sealed)
 
 
 class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
@@ -318,10 +323,42 @@ class ForkThread(Request[None]):
 
 
 class DropThread(Request[None]):
-    """Delete a thread and everything in it. Does nothing if it does not exist."""
+    """Delete a thread and everything in it. Does nothing if it does not exist.
+
+    Conflict if it has a lease and `leased` does not say that it may.
+    """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     key: ThreadKey
+    leased: bool = False
+
+
+class StorageClock(NamedTuple):
+    """A time in milliseconds by the clock of the storage. Times of two clocks of different names cannot be compared.
+
+    A server's clock is its own. Without a server it is that of the machine since it was started, which nobody sets;
+    `name` is then the id of that start, or NAMELESS_START if it has none.
+    """
+
+    now: int
+    name: str
+
+
+NAMELESS_START = "start"
+SERVER_CLOCK = "server"
+
+
+class ReadClock(Request[StorageClock]):
+    """Read the clock of the storage: of a cluster, that of the server which has this thread."""
+
+    access: ClassVar[Access] = Access(one_statement=True, subject="storage")
+    key: ThreadKey
+
+
+class CallersLease(Request[bytes | None]):
+    """Ask for the lease of the caller whose change this plan makes; None if the caller has none. No round trip."""
+
+    access: ClassVar[Access] = NO_ACCESS
 
 
 class Pause(Request[None]):

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from threadkeep.errors import SchemaTooNew, SchemaTooOld
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
-OLDEST_USABLE = 7
-"""The oldest schema version that this code can read and write without a migration: 7 made columns of writes shorter."""
+OLDEST_USABLE = 8
+"""The oldest schema version that this code can read and write without a migration: 8 added columns for encryption."""
 
 
 class SchemaVersions(NamedTuple):

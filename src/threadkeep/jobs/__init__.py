@@ -6,12 +6,16 @@
     branches.py      rollback, fork, tag
     prune.py         prune
     sweep.py         sweep
+    stored_types.py  types
     verify.py        verify
     repair.py        repair
     compact.py       compact
     doctor.py        doctor
     erase.py         erase
     migrate.py       migrate
+    encryption.py    encrypt, rotate, reencrypt
+    leases.py        break_lease, lease_info
+    tenants.py       tenants, drop_tenant
     transfer.py      import_from, export, import_portable
     policies.py      retention policies, in Python or in threadkeep.toml
     over_threads.py  visit every thread, in pages
@@ -34,13 +38,17 @@ if TYPE_CHECKING:
         catalogue,
         compact,
         doctor,
+        encryption,
         erase,
         history,
+        leases,
         migrate,
         policies,
         prune,
         repair,
+        stored_types,
         sweep,
+        tenants,
         transfer,
         verify,
     )
@@ -51,13 +59,17 @@ __all__ = [
     "catalogue",
     "compact",
     "doctor",
+    "encryption",
     "erase",
     "history",
+    "leases",
     "migrate",
     "policies",
     "prune",
     "repair",
+    "stored_types",
     "sweep",
+    "tenants",
     "transfer",
     "verify",
 ]

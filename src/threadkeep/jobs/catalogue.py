@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, Leased
+from threadkeep.jobs.leases import check_lease
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
@@ -79,7 +80,8 @@ async def thread(session: Session, thread_id: str, *, kind: str | None = None) -
 class DeleteResult:
     """The threads that a delete by prefix or metadata removed, or would remove in a dry run, and their totals.
 
-    `skipped` lists damaged threads of which it is not known whether they match; they are left unchanged.
+    `skipped` lists damaged threads of which it is not known whether they match, `leased` those that somebody else holds
+    a lease of; they are left unchanged.
     """
 
     dry_run: bool
@@ -87,6 +89,7 @@ class DeleteResult:
     checkpoints: int
     bytes: int
     skipped: tuple[str, ...] = ()
+    leased: tuple[str, ...] = ()
 
 
 def delete(
@@ -98,11 +101,13 @@ def delete(
     match: str = ANY,
     kind: str | None = None,
     dry_run: bool = False,
+    force: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Work[bool | DeleteResult]:
     """Delete a thread and everything in it, and return whether it existed. Or delete many and return a DeleteResult.
 
-    A thread is deleted even if its row is damaged.
+    A thread is deleted even if its row is damaged. If somebody else holds a lease of it, raise Leased; of many, such
+    threads stay and are listed in `leased`. With `force`, leases do not matter.
     Many are all threads whose id starts with `prefix` and that have `metadata`: in any of their checkpoints, or with
     `match="latest"` in the newest root checkpoint. The result has the number of matching checkpoints of each thread.
     `dry_run` changes nothing. Raise ValueError if nothing is given, if a thread is given together with `prefix` or
@@ -116,33 +121,57 @@ def delete(
         raise ValueError("delete needs a thread_id, a prefix or metadata: without them it would delete every thread")
     if thread_id is None:
         selected = match_threads(session.tenant, prefix=prefix, kind=as_kind(kind), metadata=wanted, match=match)
-        return with_progress(_delete_many(session, selected, dry_run=dry_run), on_progress)
-    return with_progress(_delete_one(session, thread_id, kind, dry_run=dry_run), on_progress)
+        return with_progress(_delete_many(session, selected, dry_run=dry_run, force=force), on_progress)
+    return with_progress(_delete_one(session, thread_id, kind, dry_run=dry_run, force=force), on_progress)
 
 
-def _delete_one(session: Session, thread_id: str, kind: str | None, *, dry_run: bool) -> Work[bool | DeleteResult]:
+def _delete_one(
+    session: Session, thread_id: str, kind: str | None, *, dry_run: bool, force: bool
+) -> Work[bool | DeleteResult]:
     try:
         key = yield from _find(session, thread_id, kind)
     except Corrupt:
         key = yield from read(lambda: stored_thread_key(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind)))
     if key is not None and not dry_run:
-        yield from change(key, lambda: prune.delete(session.heads, key))
+        yield from change(key, lambda: prune.delete(session.heads, key), force=force)
+    elif key is not None and not force:
+        yield from check_lease(session, key)
     return key is not None
 
 
-def _delete_many(session: Session, selected: Work[MatchedThreads], *, dry_run: bool) -> Work[bool | DeleteResult]:
-    threads, skipped = yield from selected
-    for done, thread in enumerate(() if dry_run else threads, start=1):
-        key = session.key(thread.kind, thread.id)
-        yield from change(key, partial(prune.delete, session.heads, key))
-        yield Progress(done, len(threads), thread.id)
+def _delete_many(
+    session: Session, selected: Work[MatchedThreads], *, dry_run: bool, force: bool
+) -> Work[bool | DeleteResult]:
+    matched, skipped = yield from selected
+    threads, leased = yield from delete_matched(session, matched, dry_run=dry_run, force=force)
     return DeleteResult(
         dry_run=dry_run,
         threads=tuple(threads),
         checkpoints=sum(thread.checkpoints for thread in threads),
         bytes=sum(thread.bytes for thread in threads),
         skipped=tuple(skipped),
+        leased=tuple(leased),
     )
+
+
+def delete_matched(
+    session: Session, matched: Sequence[MatchedThread], *, dry_run: bool, force: bool
+) -> Work[tuple[list[MatchedThread], list[str]]]:
+    """Delete threads. Return which, and the ids of those that somebody else holds a lease of, which stay."""
+    deleted, leased = list[MatchedThread](), list[str]()
+    for done, thread in enumerate(matched, start=1):
+        key = session.key(thread.kind, thread.id)
+        try:
+            if not dry_run:
+                yield from change(key, partial(prune.delete, session.heads, key), force=force)
+            elif not force:
+                yield from check_lease(session, key)
+        except Leased:
+            leased.append(thread.id)
+        else:
+            deleted.append(thread)
+        yield Progress(done, len(matched), thread.id)
+    return deleted, leased
 
 
 def copy(

@@ -36,12 +36,23 @@ async def doctor(session: Session) -> list[Finding]:
 
     Nothing is changed. One request; the transport runs several queries for it.
     """
-    return findings(await LoadStorageFacts(), tenant=session.tenant)
+    found = findings(await LoadStorageFacts(), tenant=session.tenant)
+    translation = session.transport.tenant(session.tenant).translation
+    if translation is not None:
+        found.append(_encryption(*translation.key.state))
+    return found
 
 
 def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:
     """Judge the facts that a transport reported (`LoadStorageFacts`)."""
     return [*_common(facts, tenant), *_BACKENDS[facts["backend"]](facts)]
+
+
+def _encryption(state: str, hides_ids: bool) -> Finding:  # noqa: FBT001 - the fields of a TenantState
+    value = f"{state}, ids {'hidden' if hides_ids else 'visible'}"
+    if state == "encrypting":
+        return Finding("encryption", value, WARNING, "plain data may be left: run `threadkeep encrypt` to its end")
+    return Finding("encryption", value)
 
 
 def _common(facts: Mapping[str, Any], tenant: str) -> Iterator[Finding]:

@@ -14,14 +14,15 @@ from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMem
 from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
-from threadkeep.engine.threads import catalogue, prune
+from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
 from threadkeep.errors import Corrupt
+from threadkeep.jobs.catalogue import delete_matched
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
-from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
+from threadkeep.work import OnProgress, Work, change, read, with_progress
 
 _PAGE = 1000
 _NOTHING_EXPIRED = 0
@@ -42,7 +43,8 @@ class EraseReceipt:
 
     `files_clean` says whether the storage's files contain no byte of it any more: always True in memory, True or False
     on SQLite, None on servers. `remains` says what may be left where, and how to remove it. `skipped` lists damaged
-    threads and memories of which it is not known whether they match, `missing` ids that do not exist.
+    threads and memories of which it is not known whether they match, `missing` ids that do not exist, `leased` threads
+    that somebody else holds a lease of, which stay.
     """
 
     erased_at: str
@@ -57,11 +59,12 @@ class EraseReceipt:
     remains: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    leased: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether everything that matches was erased, from the files too as far as the storage can tell."""
-        return not self.skipped and self.files_clean is not False
+        return not (self.skipped or self.leased) and self.files_clean is not False
 
 
 def erase(
@@ -75,6 +78,7 @@ def erase(
     kind: str | None = None,
     namespace: Sequence[str] | Sequence[Sequence[str]] | None = None,
     dry_run: bool = False,
+    force: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Work[EraseReceipt]:
     """Erase threads and memories, and remove what they left in the storage's files. Return a receipt.
@@ -83,7 +87,8 @@ def erase(
     with all namespaces below. Threads of both kinds are erased, unless `kind` is given. `metadata` is compared as
     `match` says; a thread that matches is erased completely, or left alone if only some of its checkpoints match and
     `partly` is False. A thread is erased by its id even if its row is damaged. `dry_run` changes nothing. Raise
-    ValueError if nothing is selected.
+    ValueError if nothing is selected. A thread that somebody else holds a lease of stays, unless `force` is
+    given.
 
     SQLite rewrites the file and empties its log; the receipt says if another connection prevented that. On a server,
     the receipt says what remains and how to remove it. Repeating the call is harmless.
@@ -95,7 +100,8 @@ def erase(
     if not (ids or prefix or wanted or namespaces):
         raise ValueError("erase needs thread ids, a prefix, metadata or a namespace")
     selected = _select(session, [as_id(id, "thread_id") for id in ids], prefix, wanted, match, as_kind(kind))
-    return with_progress(_erase(session, selected, namespaces, partly=partly, dry_run=dry_run), on_progress)
+    work = _erase(session, selected, namespaces, partly=partly, dry_run=dry_run, force=force)
+    return with_progress(work, on_progress)
 
 
 def _as_namespaces(given: Any) -> list[Namespace]:
@@ -154,13 +160,11 @@ def _erase(
     *,
     partly: bool,
     dry_run: bool,
+    force: bool,
 ) -> Work[EraseReceipt]:
     found, missing = yield from selected
-    threads = [each for each in found.threads if partly or each.matching in (None, each.checkpoints)]
-    for done, thread in enumerate(() if dry_run else threads, start=1):
-        key = session.key(thread.kind, thread.id)
-        yield from change(key, partial(prune.delete, session.heads, key))
-        yield Progress(done, len(threads), thread.id)
+    matched = [each for each in found.threads if partly or each.matching in (None, each.checkpoints)]
+    threads, leased = yield from delete_matched(session, matched, dry_run=dry_run, force=force)
     counts, skipped = Counter[Namespace](), list(found.skipped)
     for namespace in namespaces:
         erased = yield from _erase_memories(session, namespace, dry_run=dry_run)
@@ -180,6 +184,7 @@ def _erase(
         remains=files.remains,
         skipped=tuple(skipped),
         missing=tuple(missing),
+        leased=tuple(leased),
     )
 
 

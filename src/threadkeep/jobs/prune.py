@@ -16,7 +16,8 @@ from threadkeep.engine.requests import ListedThread
 from threadkeep.engine.threads import catalogue, retention
 from threadkeep.engine.threads import prune as engine_prune
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Conflict, Corrupt, Leased
+from threadkeep.jobs.leases import check_lease
 from threadkeep.jobs.over_threads import page_of_threads
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.plan import Plan
@@ -33,6 +34,7 @@ def prune(
     *,
     policy: Retention = None,
     dry_run: bool = False,
+    force: bool = False,
     kind: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Work[PruneResult]:
@@ -43,30 +45,32 @@ def prune(
     policy is given, or if there is a thread of each kind with this id and `kind` is not given. Each thread is one
     commit. A damaged checkpoint stays, and no items of its thread are freed before `repair` has run; such threads are
     listed in `damaged`. A prune of all threads leaves out those that others keep changing, and lists those whose own
-    row is damaged in `skipped`. Up to five round trips for one thread; for all threads, three for each that may change.
+    row is damaged in `skipped`. A thread that somebody else holds a lease of stays as it is and is listed in `leased`,
+    unless `force` is given. Up to five round trips for one thread; for all threads, three for each that may change.
     """
     if thread_id is None and policy is None:
         raise ValueError("prune needs a thread_id or a policy: without both it would prune every thread")
     id, kind = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
-    return with_progress(_prune(session, id, policy, kind, dry_run=dry_run), on_progress)
+    return with_progress(_prune(session, id, policy, kind, dry_run=dry_run, force=force), on_progress)
 
 
 def _prune(
-    session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool
+    session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool, force: bool
 ) -> Work[PruneResult]:
     given = (yield Blocking(lambda: policies(policy, "policy"))) if policy is not None else None  # may read a file
     if id is None:
-        return (yield from prune_threads(session, given or (), kind=kind, dry_run=dry_run))
-    return (yield from prune_thread(session, id, given, kind=kind, dry_run=dry_run))
+        return (yield from prune_threads(session, given or (), kind=kind, dry_run=dry_run, force=force))
+    return (yield from prune_thread(session, id, given, kind=kind, dry_run=dry_run, force=force))
 
 
 def prune_threads(
-    session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool
+    session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool, force: bool = False
 ) -> Work[PruneResult]:
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
     skipped: list[str] = []
     damaged: list[str] = []
+    leased: list[str] = []
     examined, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
     now = now_ms()
@@ -78,17 +82,23 @@ def prune_threads(
                 continue
             yield Progress(examined, None, listed.row.key.id)
             try:
-                pruned += yield from _prune_one(session, listed.row.key, judge, damaged, dry_run=dry_run, tries=_TRIES)
+                pruned += yield from _prune_one(
+                    session, listed.row.key, judge, damaged, dry_run=dry_run, force=force, tries=_TRIES
+                )
+            except Leased:
+                leased.append(listed.row.key.id)
             except Conflict:
                 continue
             except Corrupt:
                 skipped.append(listed.row.key.id)
         last = page[-1]
-    return retention.prune_result(pruned, examined=examined, dry_run=dry_run, skipped=skipped, damaged=damaged)
+    return retention.prune_result(
+        pruned, examined=examined, dry_run=dry_run, skipped=skipped, damaged=damaged, leased=leased
+    )
 
 
 def prune_thread(
-    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
+    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool, force: bool
 ) -> Work[PruneResult]:
     """Prune one thread by these policies; with None, keep only the latest checkpoint of each namespace."""
     key = yield from read(lambda: catalogue.find_key(session.tenant, id, kind))
@@ -96,7 +106,10 @@ def prune_thread(
         return retention.prune_result((), examined=0, dry_run=dry_run)
     judge = retention.selector(policies, now_ms()) if policies is not None else engine_prune.keep_latest
     damaged: list[str] = []
-    pruned = yield from _prune_one(session, key, judge, damaged, dry_run=dry_run, tries=TRIES)
+    try:
+        pruned = yield from _prune_one(session, key, judge, damaged, dry_run=dry_run, force=force, tries=TRIES)
+    except Leased:
+        return retention.prune_result((), examined=1, dry_run=dry_run, leased=(key.id,))
     return retention.prune_result(pruned, examined=1, dry_run=dry_run, damaged=damaged)
 
 
@@ -107,19 +120,22 @@ def _prune_one(
     damaged: list[str],
     *,
     dry_run: bool,
+    force: bool,
     tries: int,
 ) -> Work[list[PrunedThread]]:
     """Prune a thread. Return an empty list if nothing changes; add the thread to `damaged` if it has damaged rows.
 
-    Raise Conflict if others change it at each try.
+    Raise Conflict if others change it at each try, Leased if somebody else holds its lease.
     """
 
     def plan() -> Plan[engine_prune.ThreadLoss | None]:
         return engine_prune.prune_thread(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
 
-    loss = yield from read(plan) if dry_run else change(key, plan)
+    loss = yield from read(plan) if dry_run else change(key, plan, force=force)
     if loss is None:
         return []
+    if dry_run and not force and not loss.is_empty:
+        yield from check_lease(session, key)
     if loss.damaged:
         damaged.append(key.id)
     return [] if loss.is_empty else [PrunedThread(key.id, key.kind, *loss)]

@@ -15,6 +15,7 @@ from threadkeep.transfer.portable.import_portable import PortableImport
 from threadkeep.transfer.portable.redact import Redaction
 from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import select
+from threadkeep.transfer.sources.value_cipher import cipher_of
 from threadkeep.work import OnProgress, Work, with_progress
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def export(
     memories: bool | None = None,
     redact: bool = False,
     salvage: bool = False,
+    plain: bool = False,
     on_progress: OnProgress | None = None,
 ) -> ExportResult:
     """Write threads and memories to a portable file: a path, or a binary file open for writing.
@@ -64,6 +66,7 @@ def export(
     what people wrote. A damaged thread is left out and listed in `skipped`; with `salvage`, its intact part is
     exported. A damaged memory is left out. `damage` names all of it.
 
+    The file of a Keep with keys is encrypted with a key that its master key wraps, unless it is redacted or `plain`.
     A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
     Each thread is a consistent snapshot; the file as a whole is not. In `aexport`, `on_progress` is called in
     another thread.
@@ -73,7 +76,8 @@ def export(
     made = datetime.now(UTC).isoformat(timespec="seconds")
     header = {"made": made, "by": "threadkeep", "tenant": "" if redact else session.tenant}
     redaction = Redaction(secrets.token_bytes(32)) if redact else None
-    with open_for_writing(file) as out:
+    keys = None if redact or plain else session.keys
+    with open_for_writing(file, keys, compress=keys is None or session.transport.compress) as out:
         work = Export(session, selection, out, redaction, bool(salvage)).work(header)
         return session.work(work, on_progress)
 
@@ -97,13 +101,15 @@ def import_portable(
     alone and listed in `differences`. Repeat an interrupted import to continue it. `verify` reads each thread again
     and compares it with the file; `dry_run` only counts. Raise ValueError if the file is truncated or damaged;
     threads that were complete before that point stay imported. `partial` accepts a truncated file. Raise Missing if
-    the file does not have a named thread. In `aimport_portable`, `on_progress` is called in another thread.
+    the file does not have a named thread, WrongKey if it is encrypted with other keys than those of the Keep. In
+    `aimport_portable`, `on_progress` is called in another thread.
     """
     selection = select(thread_id, prefix, kind, memories=memories)
     into = _transfer(keep, verify=verify, dry_run=dry_run)
-    with open_for_reading(file) as lines:
+    with open_for_reading(file, into.session.keys) as lines:
         return into.session.work(PortableImport(into, lines, selection, partial).work(), on_progress)
 
 
 def _transfer(keep: Keep, *, verify: bool, dry_run: bool) -> Transfer:
-    return Transfer(keep._session, keep._indexing, verify=bool(verify), dry_run=bool(dry_run))  # noqa: SLF001 - the same package
+    cipher = cipher_of(keep.checkpointer.serde)
+    return Transfer(keep._session, keep._indexing, verify=bool(verify), dry_run=bool(dry_run), cipher=cipher)  # noqa: SLF001 - the same package

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.health.verify import VerifyResult
+from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import SchemaTooOld
 from threadkeep.keep import Keep
 from threadkeep.transfer.convert import convert, opened
@@ -22,6 +23,10 @@ from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import TransferResult
 from threadkeep.verb import blocking_verb
 from threadkeep.work import OnProgress
+
+if TYPE_CHECKING:
+    from threadkeep.encryption.keys import Keys
+    from threadkeep.session import Session
 
 SQLITE, PORTABLE = "sqlite", "portable"
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -56,20 +61,21 @@ def _backup(
     *,
     verify: bool = True,
     tenant: str = "",
+    keys: Keys | None = None,
     on_progress: OnProgress | None = None,
 ) -> BackupResult:
     """Write a Keep, or the storage that a URL names, into a new file. Agents may go on meanwhile.
 
     SQLite: a database file, a copy of everything as of one moment, which is then checked unless `verify` is False.
     PostgreSQL, Valkey and memory: a portable file of the Keep's tenant. The file is written completely or not at all.
-    Raise FileExistsError if it exists.
+    An encrypted storage becomes an encrypted file; `keys` are those of a URL. Raise FileExistsError if it exists.
     """
     path = Path(file).absolute()
     if path.exists():
         raise FileExistsError(f"{path} exists: it was not replaced")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {path.parent}")
-    with opened(source, tenant, read_only=True) as keep:
+    with opened(source, tenant, keys, read_only=True) as keep:
         transport = keep._session.transport  # noqa: SLF001 - the same package
         with _new_file(path) as part:
             is_copied = transport.copy_to_file(part, partial(_report_pages, on_progress))
@@ -105,8 +111,8 @@ def _new_file(path: Path) -> Iterator[Path]:
 
 def _describe_copy(path: Path, original: Keep, *, verify: bool) -> BackupResult:
     """Open the copy, count what it holds, and check it."""
-    tenant = original._session.tenant  # noqa: SLF001 - the same package
-    with opened(f"sqlite:///{path}", tenant, read_only=True) as copy:
+    session = original._session  # noqa: SLF001 - the same package
+    with opened(f"sqlite:///{path}", session.tenant, session.keys, read_only=True) as copy:
         try:
             stats = copy.stats()
         except SchemaTooOld:
@@ -129,22 +135,34 @@ def _restore(
     verify: bool = True,
     dry_run: bool = False,
     tenant: str = "",
+    keys: Keys | None = None,
     on_progress: OnProgress | None = None,
 ) -> TransferResult:
     """Bring the threads and memories of a backup, of either kind, into a Keep or the storage that a URL names.
 
     Nothing that exists is overwritten; threads get the checkpoints that they lack. `verify` compares both sides.
-    Repeat an interrupted restore to continue it. Raise ValueError if the file is not a backup.
+    Repeat an interrupted restore to continue it. `keys` are those of a target that is a URL; an encrypted backup must
+    have the same master keys. Raise ValueError if the file is not a backup.
     """
     path = Path(file).absolute()
-    with opened(target, tenant, read_only=dry_run) as keep:
+    with opened(target, tenant, keys, read_only=dry_run) as keep:
         if is_portable(path):
             return keep.import_portable(path, verify=verify, dry_run=dry_run, on_progress=on_progress)
         if not is_sqlite_file(path):
             raise ValueError(f"{path} is not a backup: neither a SQLite database nor a portable file")
-        owner = keep._session.tenant  # noqa: SLF001 - the same package
-        with opened(f"sqlite:///{path}", owner, read_only=True) as source:
+        session = keep._session  # noqa: SLF001 - the same package
+        with _opened_copy(path, session) as source:
             return convert(source, keep, verify=verify, dry_run=dry_run, on_progress=on_progress)
+
+
+@contextmanager
+def _opened_copy(path: Path, target: Session) -> Iterator[Keep]:
+    """Open a SQLite file that was copied; with the keys of the target if it is encrypted."""
+    url, tenant = f"sqlite:///{path}", target.tenant
+    with opened(url, tenant, None, read_only=True) as plain:
+        row = plain._session.transport.execute(LoadTenant(tenant))  # noqa: SLF001 - the same package
+    with opened(url, tenant, target.keys if row is not None and row.sealed else None, read_only=True) as source:
+        yield source
 
 
 restore, arestore = blocking_verb(_restore)

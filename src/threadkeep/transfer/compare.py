@@ -71,7 +71,7 @@ def same_thread(one: ThreadRow | None, other: ThreadRow | None) -> bool:
 def _portable(row: ThreadRow) -> ThreadRow:
     """A row without what differs between two storages."""
     key = row.key._replace(tenant="")
-    return row._replace(key=key, epoch=0, rev=0, lease=None, bytes=0, bytes_check=None, checksum=None)
+    return row._replace(key=key, epoch=0, rev=0, lease=None, bytes=0, bytes_check=None, checksum=None, sealed=None)
 
 
 def same_rows(one: LoadedRows, other: LoadedRows) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
@@ -18,7 +18,6 @@ from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.itemlog import SHARED, ItemId, unseal_item
 from threadkeep.engine.log.records import ThreadRow, unpack_labels
-from threadkeep.engine.memories.namespaces import memory_number
 from threadkeep.engine.memories.requests import LoadVectorChanges
 from threadkeep.engine.requests import Batch, LoadedRows, NewLabels
 from threadkeep.engine.threads import metadata
@@ -43,6 +42,9 @@ from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
 from threadkeep.verb import blocking_verb
 from threadkeep.work import Blocking, OnProgress, Progress, Work, read, retry
 
+if TYPE_CHECKING:
+    from threadkeep.encryption.keys import Keys
+
 T = TypeVar("T")
 
 
@@ -62,20 +64,26 @@ def _convert(
     verify: bool = True,
     dry_run: bool = False,
     tenant: str = "",
+    source_keys: Keys | None = None,
+    target_keys: Keys | None = None,
     on_progress: OnProgress | None = None,
 ) -> TransferResult:
     """Copy threads and memories of one Keep into another: all, or some by id (or ids), by prefix, by kind.
 
-    Both may be URLs, which are opened for `tenant`, the source read-only. A thread that is damaged in the source is
-    left out and listed in `skipped`; with `salvage`, its intact part is copied. A damaged memory is left out. `damage`
-    names all of it.
+    Both may be URLs, which are opened for `tenant`, the source read-only, with `source_keys` and `target_keys` if they
+    are encrypted. The target has its own data keys, so everything is encrypted anew. A thread that is damaged in the
+    source is left out and listed in `skipped`; with `salvage`, its intact part is copied. A damaged memory is left
+    out. `damage` names all of it.
 
     Each thread is read again on both sides and compared, unless `verify` is False. `dry_run` only counts. Repeating a
     conversion is harmless: it continues where it was interrupted, and copies what is new in the source. For async
     callers it runs in a thread, where `on_progress` is called too.
     """
     selection = select(thread_id, prefix, kind, memories=memories)
-    with opened(source, tenant, read_only=True) as one, opened(target, tenant, read_only=dry_run) as other:
+    with (
+        opened(source, tenant, source_keys, read_only=True) as one,
+        opened(target, tenant, target_keys, read_only=dry_run) as other,
+    ):
         if one is other:
             raise ValueError("source and target are the same Keep")
         session, index = other._session, other._indexing  # noqa: SLF001 - the same package
@@ -88,12 +96,14 @@ convert, aconvert = blocking_verb(_convert)
 
 
 @contextmanager
-def opened(where: str | Keep, tenant: str, *, read_only: bool) -> Iterator[Keep]:
+def opened(where: str | Keep, tenant: str, keys: Keys | None, *, read_only: bool) -> Iterator[Keep]:
     """Open a URL for as long as the block runs. A Keep stays open."""
     if isinstance(where, Keep):
+        if keys is not None:
+            raise ValueError("keys are for a URL: a Keep has those that it was opened with")
         yield where
         return
-    with keeping.open(where, tenant=tenant, read_only=read_only) as keep:
+    with keeping.open(where, tenant=tenant, keys=keys, read_only=read_only) as keep:
         yield keep
 
 
@@ -200,7 +210,7 @@ class _Conversion:
             except Corrupt as error:
                 self.into.tally.damage.add(f"the vectors of {page.partition!r} were left out: {error}")
                 self._vectors = (page.partition, {})
-        numbers = [memory_number(self.source.tenant, row.memory_key) for row in page.rows]
+        numbers = [row.number(self.source.tenant) for row in page.rows]
         return [IncomingMemory(row, self._vectors[1].get(n)) for row, n in zip(page.rows, numbers, strict=True)]
 
 
@@ -269,7 +279,7 @@ def _batch(session: Session, loaded: LoadedRows, target: ThreadKey) -> Batch:
     numbers = sorted({row.labels for row in checkpoint_rows(loaded)})
     labels = {n: unpack_labels(n, loaded.items.get(ItemId(SHARED, n)), head.where, head.family) for n in numbers}
     batch = batch_of_rows(head, loaded, (NewLabels(n, metadata.tags(named)) for n, named in labels.items()))
-    return batch._replace(thread=batch.thread._replace(key=target))
+    return batch._replace(thread=batch.thread._replace(key=target, sealed=None))
 
 
 async def _read_vectors(tenant: str, partition: str) -> dict[int, tuple[bytes, ...]]:

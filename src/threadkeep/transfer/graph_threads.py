@@ -38,6 +38,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
     time_of,
 )
+from threadkeep.transfer.sources.value_cipher import ValueCipher
 from threadkeep.work import Blocking, Change, Progress, Read, Work
 
 _BYTES, _OPS, _LOOKUPS = 4 * 1024 * 1024, 500, 200
@@ -187,7 +188,7 @@ class GraphThread:
     def _compare_slice(self, head: Head, here: Sequence[_Here], some: Sequence[ForeignCheckpoint]) -> None:
         for each, (record, tasks) in zip(some, here, strict=True):
             if each.problem is None and each.checkpoint is not None:
-                for what in _differences(head, record, each.checkpoint):
+                for what in _differences(head, record, each.checkpoint, self.into.cipher):
                     self._differs(each.place, what)
             for write in each.writes:
                 may_differ = self._is_continued and write.idx < 0
@@ -279,7 +280,9 @@ async def _read(
     ]
 
 
-def _differences(head: Head, here: CheckpointRecord | None, there: EncodedCheckpoint) -> Iterator[str]:
+def _differences(
+    head: Head, here: CheckpointRecord | None, there: EncodedCheckpoint, cipher: ValueCipher | None
+) -> Iterator[str]:
     """How a checkpoint differs from the source's."""
     if here is None:
         yield "it is missing"
@@ -290,12 +293,13 @@ def _differences(head: Head, here: CheckpointRecord | None, there: EncodedCheckp
         yield "its metadata differs"
     if _comparable(here.versions) != _comparable(there.versions) or _comparable(here.seen) != _comparable(there.seen):
         yield "its versions differ"
-    if here.rest != there.rest or any(here.fields.get(name) != there.fields.get(name) for name in CHECKPOINT_FIELDS):
+    fields_differ = any(here.fields.get(name) != there.fields.get(name) for name in CHECKPOINT_FIELDS)
+    if fields_differ or _opened(here.rest, cipher) != _opened(there.rest, cipher):
         yield "its other fields differ"
     for name in sorted((here.slots.keys() - {LARGE_METADATA}) ^ there.values.keys()):
         yield f"channel {name!r} is " + ("missing" if name in there.values else "not in the source")
     for name, parts in there.values.items():
-        if name in here.slots and not _is_same(head, here.slots[name], parts):
+        if name in here.slots and not _is_same(head, here.slots[name], parts, cipher):
             yield f"channel {name!r} differs"
 
 
@@ -321,9 +325,14 @@ def _has(head: Head, tasks: Mapping[str, TaskWrites], given: EncodedWrite) -> bo
     )
 
 
-def _is_same(head: Head, slot: Slot, parts: Parts) -> bool:
-    """Whether a stored value has the same bytes."""
+def _opened(value: tuple[str, bytes] | None, cipher: ValueCipher | None) -> tuple[str, bytes] | None:
+    return value if value is None or cipher is None else cipher.opened(*value)
+
+
+def _is_same(head: Head, slot: Slot, parts: Parts, cipher: ValueCipher | None = None) -> bool:
+    """Whether a stored value has the same bytes, before they were encrypted."""
     if slot.tag != parts.tag or slot.snapshot != parts.snapshot:
         return False
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
-    return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == parts.data
+    data = data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data
+    return _opened((slot.tag, data), cipher) == _opened((parts.tag, parts.data), cipher)

@@ -20,6 +20,7 @@ from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import Selection
 from threadkeep.transfer.sources.detect import detect
 from threadkeep.transfer.sources.source import ForeignMemories, ForeignMemory, Source, UnreadableError
+from threadkeep.transfer.sources.value_cipher import ReadsEncrypted
 from threadkeep.work import Blocking, Progress, Work
 
 _MEMORIES = 200
@@ -40,6 +41,9 @@ def import_from(into: Transfer, given: Any, kind: str | None, selection: Selecti
     with ExitStack() as stack:
         for source in sources:
             stack.callback(source.close)
+            graph: Any = source.graph
+            if isinstance(graph, ReadsEncrypted):
+                graph.cipher = into.cipher
         found: list[_SourceContents] = yield Blocking(lambda: [_find(source, selection) for source in sources])
         for id in selection.ids or ():
             if not any(id in (*each.graph, *each.cube) for each in found):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.session import Session
 from threadkeep.transfer.result import Outcome, Tally, TransferResult
+from threadkeep.transfer.sources.value_cipher import ValueCipher
 from threadkeep.work import Work
 
 
@@ -43,6 +44,8 @@ class Transfer:
     index: Callable[[], MemoryIndex]
     verify: bool = True
     dry_run: bool = False
+    cipher: ValueCipher | None = None
+    """That of the Keep's serializer, if this is LangGraph's EncryptedSerializer."""
     tally: Tally = field(default_factory=Tally)
 
     def differs(self, key: ThreadKey, what: str) -> None:

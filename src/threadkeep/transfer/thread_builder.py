@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from threadkeep.engine.commit import commit_once, load_items
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import UNFINISHED, ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, ItemId, ItemRange
 from threadkeep.engine.log.records import ThreadRow
@@ -25,14 +25,11 @@ SLICE = 4 * 1024 * 1024
 """Bytes of items that are read, or written, at a time."""
 _FEWEST, _MOST = 16, 128
 """Items of a slice. Their size is not known beforehand: at worst 128 times half a MiB."""
-_HIDDEN = "\0moving\0"
-"""Prefix of the tenant of threads that are built only to be merged into others, or to replace them. No Keep has such a
-tenant."""
 
 
 def hidden(key: ThreadKey) -> ThreadKey:
     """Return the key under which a thread is built that will be merged into the one of this key, or replace it."""
-    return ThreadKey(_HIDDEN + key.tenant, key.kind, key.id)
+    return ThreadKey(UNFINISHED + key.tenant, key.kind, key.id)
 
 
 def is_unfinished(loaded: LoadedRows) -> bool:
@@ -117,7 +114,7 @@ def replace_thread(heads: Heads, old: ThreadRow, new: ThreadRow, epoch: int) -> 
 
     Conflict if one of them is no longer as its row says. The thread that was built elsewhere stays.
     """
-    thread = new._replace(key=old.key, epoch=epoch, rev=_mark(epoch))
+    thread = new._replace(key=old.key, epoch=epoch, rev=_mark(epoch), lease=old.lease)
     expect, replaces = (new.epoch, new.rev), (old.epoch, old.rev)
     yield from _send(heads, CopyThread(new.key, expect, thread, replaces=replaces))
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.requests import Batch
+from threadkeep.engine.requests import Batch, ReadClock
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaVersions
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, try_execute
@@ -37,7 +37,11 @@ class Direct:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
-        if isinstance(request, LoadStorageFacts):
+        if isinstance(request, (LoadStorageFacts, ReadClock)):
+            if isinstance(request, ReadClock):
+                from threadkeep.drivers.uptime import machine_clock  # noqa: PLC0415 - on use
+
+                return machine_clock()
             return {"backend": "memory", "durability": "none"}
         with self._lock:
             return self._backend.answer(request)

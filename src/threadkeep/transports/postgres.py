@@ -36,7 +36,7 @@ from threadkeep.engine import health, memories
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, Commit, DropThread, LoadedRows, LoadSeveral
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
-from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
+from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
 from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
@@ -121,10 +121,9 @@ class PostgresServer:
 
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the database states. Change nothing."""
-        plan = postgres_setup.versions(self._backend.sql)
         try:
             with self._translated(), self._connections.dedicated_cursor(self._options.timeout) as cursor:
-                return drive(plan, partial(_execute_setup, cursor))
+                return drive(postgres_setup.versions(self._backend.sql), partial(_execute_setup, cursor))
         except TransientError as error:
             raise _unavailable(error, error.__cause__) from error.__cause__
 
@@ -232,6 +231,10 @@ class PostgresServer:
             raise
         return reply
 
+    def pool_waits(self) -> tuple[int, float]:
+        """Return how many callers have waited for a connection while all were in use, and how many seconds."""
+        return self._connections.waits()
+
     def close(self) -> None:
         """Close the pool, unless it was lent."""
         with self._lock:
@@ -304,7 +307,7 @@ class PostgresServer:
             committed = self._run(lambda cursor: cursor.run(statement), repeatable=False, checked=True)
         except (_LostReply, Unavailable) as error:
             return [Failure(error)] * len(requests)
-        except (Conflict, ValueError, _NotNow):
+        except (Conflict, ValueError, WrongKey, _NotNow):
             return [self._change_one(request) for request in requests]
         except TryLater as error:
             return [Failure(error)] * len(requests)

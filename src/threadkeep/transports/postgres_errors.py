@@ -9,7 +9,7 @@ from sys import modules
 import psycopg
 from psycopg import errors as sql
 
-from threadkeep.errors import Closed, Conflict, Corrupt, ThreadkeepError, Unavailable
+from threadkeep.errors import Closed, Conflict, Corrupt, ThreadkeepError, Unavailable, WrongKey
 
 
 class PoolTimeout(psycopg.OperationalError):
@@ -92,6 +92,8 @@ def translated(error: psycopg.Error, *, closed: bool) -> Exception:
             return ValueError(f"PostgreSQL cannot store this; an id may be too long for an index: {text}")
         case sql.UniqueViolation() | sql.DivisionByZero():
             return Conflict()
+        case sql.InvalidArgumentForLogarithm():  # see the block `commit-plain-tenant`
+            return WrongKey()
         case sql.DataCorrupted() | sql.IndexCorrupted():
             return Corrupt(f"PostgreSQL: {text}")
     if isinstance(error, _PERMANENT) or not isinstance(error, _TRANSIENT):

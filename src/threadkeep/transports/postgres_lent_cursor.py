@@ -60,16 +60,17 @@ class LentCursor(PostgresCursor):
         return self._result(self._start(sql, parameters))
 
     def _execute_all(self, statements: Sequence[tuple[TypedSql, Parameters]]) -> list[PGresult]:
+        """Execute statements in a pipeline. Nothing is prepared there: after errors psycopg takes it for done."""
         with self.connection.pipeline():
-            cursors = [self._start(*each) for each in statements]
+            cursors = [self._start(*each, prepare=False) for each in statements]
         return [self._result(cursor) for cursor in cursors]
 
-    def _start(self, sql: TypedSql, parameters: Parameters) -> psycopg.RawCursor[Any]:
+    def _start(self, sql: TypedSql, parameters: Parameters, *, prepare: bool | None = None) -> psycopg.RawCursor[Any]:
         cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
         for each in set(sql.types) - {UNKNOWN}:
             cursor.adapters.register_dumper(_PACKED[each], _DUMPERS[each])
         values = [_value(*each) for each in zip(sql.types, parameters, strict=True)]
-        return cursor.execute(sql.text, values, binary=True)
+        return cursor.execute(sql.text, values, prepare=prepare, binary=True)
 
     def _result(self, cursor: psycopg.RawCursor[Any]) -> PGresult:
         result = cursor.pgresult

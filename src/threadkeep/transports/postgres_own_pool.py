@@ -50,6 +50,8 @@ class OwnPool:
         """All connections, idle or lent. One that an interrupted caller lost is collected, and does not count."""
         self._being_made = 0
         self._waiting = 0
+        self.waits, self.wait_seconds = 0, 0.0
+        """How many callers have waited while all connections were in use, and how long."""
         self._good_since = 0.0
         self._next_look = 0.0
         """When to look for connections that were idle for too long."""
@@ -75,10 +77,14 @@ class OwnPool:
             return cursor
         with self._changed:
             self._waiting += 1
+            must_wait, since = not self._has_room(), time.monotonic()
             try:
                 cursor = self._wait_for_room(timeout)
             finally:
                 self._waiting -= 1
+                if must_wait:
+                    self.waits += 1
+                    self.wait_seconds += time.monotonic() - since
         return cursor if cursor is not None else self._add()
 
     def _wait_for_room(self, timeout: float) -> PostgresCursor | None:

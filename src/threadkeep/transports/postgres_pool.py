@@ -114,6 +114,13 @@ class Connections:
         """Return the smallest and the greatest number of connections."""
         return self.pool.min_size, self.pool.max_size
 
+    def waits(self) -> tuple[int, float]:
+        """Return how many callers have waited while all connections were in use, and how many seconds."""
+        if isinstance(self.pool, OwnPool):
+            return self.pool.waits, self.pool.wait_seconds
+        stats = self.pool.get_stats()
+        return stats.get("requests_queued", 0), stats.get("requests_wait_ms", 0) / 1000
+
     @contextmanager
     def cursor(self, timeout: float) -> Iterator[PostgresCursor]:
         """Lend a cursor on a pooled connection."""

@@ -29,9 +29,9 @@ from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.requests import Batch, Commit, DropThread
+from threadkeep.engine.requests import Batch, Commit, DropThread, ReadClock
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions, needs_migration
-from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports.migration_log import log_migration
 
@@ -74,9 +74,12 @@ class _SqliteCursor:
             raise
 
     def many(self, sql: str, values: Sequence[Any]) -> int:
-        before = self.connection.total_changes()
-        self.connection.executemany(sql, values)
-        return self.connection.total_changes() - before
+        # Not `total_changes`: that also counts what FTS5 writes, which a trigger on the table makes it do in between.
+        execute, changes, count = self.connection.execute, self.connection.changes, 0
+        for each in values:
+            execute(sql, each)
+            count += changes()
+        return count
 
 
 class SqliteFile:
@@ -195,6 +198,10 @@ class SqliteFile:
         return reply
 
     def _read_about_storage(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
+        if isinstance(request, ReadClock):
+            from threadkeep.drivers.uptime import machine_clock  # noqa: PLC0415 - on use
+
+            return machine_clock()
         find_orphans = partial(self._backend.answer, reader, request)
         return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
 
@@ -250,7 +257,7 @@ class SqliteFile:
 
         It must not return rows. False, and nothing happened, if the file is not set up, others are using it or the
         connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict if the
-        script rolled itself back because of a constraint.
+        script rolled itself back because of a constraint, WrongKey if a trigger refused what is not encrypted.
 
         No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
         connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
@@ -262,6 +269,9 @@ class SqliteFile:
         try:
             cursor.execute(sql, values)
         except apsw.ConstraintError as error:
+            if _is_refusal(error):
+                _end_transaction(cursor)
+                raise WrongKey from error
             raise Conflict from error
         except apsw.ThreadingViolationError:
             return False
@@ -386,8 +396,8 @@ class SqliteFile:
             return Reply(self._answer_in_transaction(connection, request))
         except ThreadkeepError as error:
             return Failure(error)
-        except apsw.ConstraintError:
-            return Failure(Conflict())
+        except apsw.ConstraintError as error:
+            return Failure(_constraint_error(error))
 
     def _change_in_savepoint(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         connection.execute("SAVEPOINT one")
@@ -395,7 +405,7 @@ class SqliteFile:
             reply = self._answer(connection, request)
         except (ThreadkeepError, apsw.ConstraintError) as error:
             connection.execute("ROLLBACK TO one; RELEASE one")
-            return Failure(error if isinstance(error, ThreadkeepError) else Conflict())
+            return Failure(error if isinstance(error, ThreadkeepError) else _constraint_error(error))
         connection.execute("RELEASE one")
         return Reply(reply)
 
@@ -577,11 +587,11 @@ def _execute_scripts(connection: apsw.Connection, scripts: Sequence[_Script]) ->
             before = total_changes()
             try:
                 execute(sql, values)
-            except apsw.ConstraintError:
+            except apsw.ConstraintError as error:
                 if total_changes() != before:
                     execute("ROLLBACK")
                     return None
-                outcomes.append(Failure(Conflict()))
+                outcomes.append(Failure(_constraint_error(error)))
             else:
                 outcomes.append(_MADE)
         execute("COMMIT")
@@ -590,6 +600,16 @@ def _execute_scripts(connection: apsw.Connection, scripts: Sequence[_Script]) ->
             connection.execute("ROLLBACK")
         raise
     return outcomes
+
+
+def _is_refusal(error: apsw.ConstraintError) -> bool:
+    """Whether a trigger of `refuse-plain` refused a change."""
+    code: int | None = getattr(error, "extendedresult", None)  # apsw does not declare it
+    return code == apsw.SQLITE_CONSTRAINT_TRIGGER
+
+
+def _constraint_error(error: apsw.ConstraintError) -> ThreadkeepError:
+    return WrongKey() if _is_refusal(error) else Conflict()
 
 
 def _frees_pages(request: Request[Any]) -> bool:

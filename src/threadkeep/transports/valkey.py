@@ -166,12 +166,16 @@ class ValkeyServer:
 
     def try_drop(self, key: ThreadKey) -> bool:
         """Delete a thread at once, as `try_commit` commits."""
-        return self._try_call(self._backend.drop_call(key)) is not None
+        return bool(self._try_call(self._backend.drop_call(key)))
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories at once, as `try_commit` commits, if they are all in one partition."""
         calls = self._backend.calls(request)
-        return calls is not None and len(calls) == 1 and self._try_call(calls[0]) is not None
+        reply = self._try_call(calls[0]) if calls is not None and len(calls) == 1 else None
+        if reply is None:
+            return False
+        self._backend.check(request, [reply])
+        return True
 
     def _try_call(self, call: Call) -> Any:
         """Make a change in this thread. None if it has to be sent as other changes are; it may have been made.

@@ -69,38 +69,58 @@ class ValkeyOptions:
 
 
 class IdleConnections:
-    """Connections to one server that wait for their next use, to be lent in few steps.
+    """Connections to one server that wait for their next use, to be lent in few steps. Each has one user at a time.
 
-    redis-py's pool takes a lock and counts at each use. To it, these connections remain in use; it closes them with the
-    others.
+    redis-py's pool takes a lock and counts at each use. It would also lend a connection again whose greeting was
+    interrupted by Ctrl-C; the reply to the greeting would then be taken for the reply to the first call.
     """
 
     def __init__(self, client: Redis) -> None:
         self._pool: Any = client.connection_pool
         self._idle: deque[Any] = deque()
+        self._closed: deque[Any] = deque()
+        self._all: set[Any] = set()
 
     def lend(self) -> Any:
         """Return a connection that is ready to send. A lost one is replaced."""
         try:
             connection = self._idle.pop()
         except IndexError:
-            return self._pool.get_connection()
+            return self._connect()
         try:
             if not connection.can_read():
                 return connection
         except LOST:
             pass
         self.discard(connection)
-        return self._pool.get_connection()
+        return self._connect()
+
+    def _connect(self) -> Any:
+        try:
+            connection = self._closed.pop()
+        except IndexError:
+            connection = self._pool.make_connection()
+        self._all.add(connection)
+        try:
+            connection.connect()
+        except BaseException:
+            self.discard(connection)
+            raise
+        return connection
 
     def take_back(self, connection: Any) -> None:
         """Keep a connection whose replies have all been read."""
         self._idle.append(connection)
 
     def discard(self, connection: Any) -> None:
-        """Close a connection. The pool may open it again."""
+        """Close a connection. It may be opened again."""
         connection.disconnect()
-        self._pool.release(connection)
+        self._closed.append(connection)
+
+    def close(self) -> None:
+        """Close all connections, also those that are in use."""
+        for connection in list(self._all):
+            connection.disconnect()
 
 
 class Node(NamedTuple):
@@ -150,6 +170,7 @@ class SingleServer:
 
     def close(self) -> None:
         """Close all connections."""
+        self._node.connections.close()
         self._client.close()
 
 
@@ -231,6 +252,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close all connections."""
+        for connections in list(self._connections.values()):
+            connections.close()
         for node in list(self._nodes.nodes_cache.values()):
             if node.redis_connection is not None:
                 node.redis_connection.close()

@@ -26,6 +26,14 @@ _ONE_PIECE = 1 << 18
 """Commands with fewer bytes than this are sent with one call. The time limit of a connection is for each call."""
 
 
+def numbers_as_text(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a command whose numbers are text.
+
+    hiredis 3.5 crashes the process if Ctrl-C comes while it converts a number: it uses the text without a check.
+    """
+    return tuple([str(each) if type(each) is int or isinstance(each, float) else each for each in command])
+
+
 class _Script(NamedTuple):
     sha: str
     text: str
@@ -186,7 +194,7 @@ class Pipeline:
         """Send commands, in one piece unless it is large. redis-py's packing makes a Python call for each argument."""
         connection = self._connection
         try:
-            packed = list(map(pack_command, commands))
+            packed = [pack_command(numbers_as_text(command)) for command in commands]
         except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
             packed = connection.pack_commands(commands)
         if sum(map(len, packed)) < _ONE_PIECE:

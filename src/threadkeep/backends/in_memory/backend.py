@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.backends.in_memory.memories import InMemoryMemories
+from threadkeep.backends.in_memory.tenants import InMemoryTenants
 from threadkeep.engine.health.requests import (
     CompactStorage,
     FixedColumns,
@@ -85,6 +86,8 @@ class InMemoryBackend:
 
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Thread] = {}
+        self._tenants = tenants = InMemoryTenants(self._tenants_in_use)
+        self._memories = InMemoryMemories(tenants.check_plain)
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
@@ -104,12 +107,16 @@ class InMemoryBackend:
             IntegrityCheck: lambda _: (),
             CompactStorage: lambda _: (0, 0),
             MeasureStorage: lambda _: None,
-            **InMemoryMemories().handlers,
+            **self._memories.handlers,
+            **tenants.handlers,
         }
 
     def answer(self, request: Request[Any]) -> Any:
         """Execute one request."""
         return self._handlers[type(request)](request)
+
+    def _tenants_in_use(self) -> list[str]:
+        return [*(key.tenant for key in self._threads), *self._memories.tenants()]
 
     def _find(self, key: ThreadKey) -> _Thread | None:
         """Return a thread, or None if it does not exist. Corrupt if its row is damaged."""
@@ -201,6 +208,8 @@ class InMemoryBackend:
         self._apply(request.batch)
 
     def _apply(self, batch: Batch) -> _Thread:
+        if batch.thread.sealed is None:
+            self._tenants.check_plain(batch.thread.key.tenant)
         thread = self._threads.get(batch.thread.key)
         _check_expected(batch, thread)
         if thread is None:
@@ -224,6 +233,8 @@ class InMemoryBackend:
         target.row = _sealed(target.row._replace(bytes=target.row.bytes + sum(map(len, copied.values()))))
 
     def _copy_thread(self, request: CopyThread) -> None:
+        if request.thread.sealed is None:
+            self._tenants.check_plain(request.thread.key.tenant)
         source = self._expect(request.source, request.expect)
         if request.replaces is not None:
             self._expect(request.thread.key, request.replaces)
@@ -243,6 +254,9 @@ class InMemoryBackend:
         self._threads[request.thread.key] = copy
 
     def _drop_thread(self, request: DropThread) -> None:
+        thread = self._threads.get(request.key)
+        if thread is not None and thread.row.lease is not None and not request.leased:
+            raise Conflict
         self._threads.pop(request.key, None)
 
     # --- health
@@ -268,6 +282,7 @@ class InMemoryBackend:
             tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
             runs=frozenset(thread.runs),
             fixed=FixedColumns(thread.row.epoch, thread.row.rev, thread.row.created, thread.row.bytes),
+            sealed=thread.row.sealed,
         )
 
 
@@ -309,7 +324,9 @@ def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iter
         if (request.hidden or not row.hidden) and has_tags and _fits(request, row):
             labels = thread.items.get(ItemId(SHARED, row.labels))
             has_writes = bool(thread.writes.get((row.ns, row.id)))
-            yield ScannedCheckpoint(key, row, labels, thread.row.family, None, thread.row, has_writes)
+            yield ScannedCheckpoint(
+                key, row, labels, thread.row.family, None, thread.row, has_writes, thread.row.sealed
+            )
 
 
 def _fits(request: ScanCheckpoints, row: CheckpointRow) -> bool:

@@ -24,12 +24,13 @@ from threadkeep.engine.memories.checksums import (
     sum_of_times,
     vector_checksum,
 )
-from threadkeep.engine.memories.filters import matches
+from threadkeep.engine.memories.filters import is_everything, matches
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, encode, memory_number
 from threadkeep.engine.memories.plans import ttl_microseconds
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
+    ChangeMemories,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -43,6 +44,7 @@ from threadkeep.engine.memories.requests import (
     NewMemory,
     PartitionChanges,
     RefreshMemories,
+    ReplaceMemories,
     SearchFullText,
     SweepMemories,
     VectorRow,
@@ -83,12 +85,15 @@ class _Tenant:
 
 
 class InMemoryMemories:
-    """All memories of one Keep."""
+    """All memories of one Keep. `check_plain` raises if those of a tenant must be encrypted."""
 
-    def __init__(self) -> None:
+    def __init__(self, check_plain: Callable[[str], None]) -> None:
+        self._check_plain = check_plain
         self._tenants: dict[str, _Tenant] = {}
         self.handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             WriteMemories: self._write_memories,
+            ChangeMemories: self._change_memories,
+            ReplaceMemories: self._replace_memories,
             RefreshMemories: self._refresh_memories,
             SweepMemories: self._sweep_memories,
             GetMemories: self._get_memories,
@@ -105,17 +110,35 @@ class InMemoryMemories:
             CleanFiles: self._clean_files,
         }
 
+    def tenants(self) -> list[str]:
+        """Return the tenants that have memories."""
+        return [tenant for tenant, memories in self._tenants.items() if memories.rows]
+
     def _of(self, tenant: str) -> _Tenant:
         return self._tenants.setdefault(tenant, _Tenant())
 
     # --- changes
 
     def _write_memories(self, request: WriteMemories) -> None:
+        if request.puts and not request.sealed:
+            self._check_plain(request.tenant)
         memories = self._of(request.tenant)
         for key in request.deletes:
             _delete(memories, request.tenant, key, request.now)
         for memory in request.puts:
             _put(memories, request.tenant, memory, request.now)
+
+    def _change_memories(self, request: ChangeMemories) -> None:
+        rows = self._of(request.tenant).rows
+        request.check([rows[key].row if key in rows else None for key, _ in request.expected])
+        self._write_memories(request.write)
+
+    def _replace_memories(self, request: ReplaceMemories) -> int:
+        rows = self._of(request.tenant).rows
+        stored = [rows[row.memory_key].row if row.memory_key in rows else None for row in request.old]
+        puts, deletes = request.to_write(stored, lambda key: key in rows)
+        self._write_memories(WriteMemories(request.tenant, puts, deletes, request.now, sealed=True))
+        return request.count(stored)
 
     def _refresh_memories(self, request: RefreshMemories) -> None:
         memories = self._of(request.tenant)
@@ -129,14 +152,14 @@ class InMemoryMemories:
                 memories.checksums[key] = old._replace(times=old.times + later)
 
     def _sweep_memories(self, request: SweepMemories) -> int:
+        memories = self._of(request.tenant)
         expired = [
-            (memories, tenant, key)
-            for tenant, memories in self._tenants.items()
+            key
             for key, memory in memories.rows.items()
             if _is_expired(memory.row, request.now) and not _has_damaged_times(memories, key)
         ][: request.limit]
-        for each in expired:
-            _delete(*each, request.now)
+        for key in expired:
+            _delete(memories, request.tenant, key, request.now)
         return len(expired)
 
     def _clean_files(self, _request: CleanFiles) -> FilesState:
@@ -164,7 +187,8 @@ class InMemoryMemories:
         if request.after is not None:
             updated, namespace, key = request.after
             rows = [row for row in rows if _position(row) > (-updated, namespace, key)]
-        matching = (row for row in rows if matches(request.filter, load(row.value)))
+        filter = None if is_everything(request.filter) else request.filter
+        matching = (row for row in rows if filter is None or matches(filter, load(row.value)))
         page = tuple(matching)[request.offset : request.offset + request.limit]
         return tuple(_read(self._of(request.tenant), request.tenant, row.memory_key) for row in page)
 
@@ -255,10 +279,10 @@ def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMe
         _read_vectors(memories, tenant, key)
     except Corrupt as error:
         problems.append(str(error))
-    sizes = {field: len(vector) for field, vector in enumerate(memory.vectors)}
     words = mark(memories.word_counts.get(key, {}))
     count = len(memories.checksums[key].vectors)
-    return StoredMemory(number, key, row, sizes, count, tuple(problems), words_check(memory.words), words)
+    vectors = dict(enumerate(memory.vectors))
+    return StoredMemory(number, key, row, vectors, count, tuple(problems), words_check(memory.words), words)
 
 
 def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:

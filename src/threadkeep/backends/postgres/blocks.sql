@@ -132,8 +132,16 @@ ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
 ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
 ALTER TABLE tk_threads ADD COLUMN checksum bigint;
 
+-- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories
+UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
+ALTER TABLE tk_threads ADD COLUMN sealed bytea;
+{tenant-tables}
+
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
+
+-- clock: the server's time in milliseconds
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
 -- lock-thread: a thread's row, locked until the transaction ends
 {thread} FOR UPDATE;
@@ -158,10 +166,10 @@ updated = :updated, tick = :tick
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
                         top, run, step, source, status, labels, early, early_status, lease, family, top_writes,
-                        early_writes, bytes_check, checksum)
+                        early_writes, bytes_check, checksum, sealed)
 VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes,
         :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes,
-        :early_writes, :bytes, :checksum)
+        :early_writes, :bytes, :checksum, :sealed)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- items: ranges of items
@@ -206,12 +214,14 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
 DELETE FROM tk_threads WHERE thread = :thread;
 
 -- commit-drop: delete a thread and everything in it; returns whether it exists and whether it was deleted
--- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see.
+-- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see, nor if it
+-- has a lease, unless the parameter says that it may.
 -- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
 WITH seen AS MATERIALIZED (
     SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
 ), gone AS (
     DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
+      AND (t.lease IS NULL OR CAST(:leased AS boolean))
     RETURNING :number AS thread
 ), items AS (DELETE FROM tk_items WHERE thread = (SELECT thread FROM gone)),
      checkpoints AS (DELETE FROM tk_checkpoints WHERE thread = (SELECT thread FROM gone)),
@@ -343,11 +353,11 @@ needed AS (
 -- load-rows: the rows of `found` and `writes`, and the items that are missing
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL
 FROM found
 UNION ALL
 SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL
 FROM writes
 UNION ALL
 {load-item-rows}
@@ -356,7 +366,7 @@ UNION ALL
 -- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
 SELECT 3, r.thread, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL, NULL
 FROM missing r CROSS JOIN LATERAL (
     SELECT * FROM tk_items i
     WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
@@ -374,25 +384,26 @@ WITH thread AS (
 {load-thread}
 UNION ALL
 SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL
 FROM tk_checkpoints WHERE thread = :number
 UNION ALL
 SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL
 FROM tk_writes WHERE thread = :number
 UNION ALL
 SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
-       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)], NULL
+       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)], NULL, NULL
 FROM tk_items WHERE thread = :number AND lane <= 2
 UNION ALL
 SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - lower(span), lane,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM stored;
 
 -- load-thread: a thread's row, with the columns that rows of all kinds have
 SELECT 0 AS what, t.thread AS n, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step,
        t.labels, t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
-       NULL::integer[] AS lengths, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts
+       NULL::integer[] AS lengths, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts,
+       t.sealed
 FROM thread t
 
 -- commit: apply some batches, each only if its precondition holds; returns the threads whose batch was applied
@@ -415,18 +426,25 @@ UPDATE tk_threads AS t
     SET epoch = :epoch, rev = :rev, nexts = :nexts, updated = :updated, tick = :tick, checkpoints = :checkpoints,
         writes = :writes, bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source,
         status = :status, labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
-        early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum
+        early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum, lease = :lease,
+        sealed = :sealed
     WHERE t.thread = :number AND t.epoch = :expect_epoch AND t.rev = :expect_rev
+      AND (CAST(:sealed AS bytea) IS NOT NULL OR {commit-plain-tenant t.tenant})
     RETURNING t.thread
 
 -- commit-one-new: a new thread, which must not exist
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
                             bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
-                            early_writes, bytes_check, checksum)
-    VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints,
+                            early_writes, bytes_check, checksum, lease, sealed)
+    VALUES (CASE WHEN CAST(:sealed AS bytea) IS NOT NULL OR {commit-plain-tenant :tenant} THEN CAST(:number AS bigint) END,
+            :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints,
             :writes, :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :family,
-            :top_writes, :early_writes, :bytes, :checksum)
+            :top_writes, :early_writes, :bytes, :checksum, :lease, :sealed)
     ON CONFLICT DO NOTHING RETURNING thread
+
+-- commit-plain-tenant: true, or the statement fails because of a logarithm of zero: then the tenant is sealed, and what is
+-- not encrypted is refused. No other statement fails so; see `translated` in `transports/postgres_errors.py`
+ln(CAST(NOT EXISTS (SELECT 1 FROM tk_tenants k WHERE k.tenant = {it} AND k.sealed <> 0) AS integer)) = 0
 
 -- commit-few-items: new items, each with its own parameters
 items AS (
@@ -488,7 +506,8 @@ existing_threads AS (
     SET epoch = b.epoch, rev = b.rev, nexts = b.nexts, updated = b.updated, tick = b.tick, checkpoints = b.checkpoints,
         writes = b.writes, bytes = t.bytes + b.bytes, top = b.top, run = b.run, step = b.step, source = b.source,
         status = b.status, labels = b.labels, early = b.early, early_status = b.early_status,
-        top_writes = b.top_writes, early_writes = b.early_writes, bytes_check = t.bytes + b.bytes, checksum = b.checksum
+        top_writes = b.top_writes, early_writes = b.early_writes, bytes_check = t.bytes + b.bytes, checksum = b.checksum,
+        lease = b.lease, sealed = b.sealed
     FROM unnest(
         :existing_number::bigint[], :existing_expect_epoch::bigint[], :existing_expect_rev::bigint[],
         :existing_epoch::bigint[], :existing_rev::bigint[], :existing_nexts::bytea[], :existing_updated::bigint[],
@@ -496,10 +515,11 @@ existing_threads AS (
         :existing_bytes::bigint[], :existing_top::bytea[], :existing_run::bytea[], :existing_step::bigint[],
         :existing_source::text[], :existing_status::text[], :existing_labels::bigint[], :existing_early::bytea[],
         :existing_early_status::text[], :existing_top_writes::bigint[], :existing_early_writes::bigint[],
-        :existing_checksum::bigint[]
+        :existing_checksum::bigint[], :existing_lease::bytea[], :existing_sealed::bytea[]
     ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run,
-            step, source, status, labels, early, early_status, top_writes, early_writes, checksum)
+            step, source, status, labels, early, early_status, top_writes, early_writes, checksum, lease, sealed)
     WHERE t.thread = b.number AND t.epoch = b.expect_epoch AND t.rev = b.expect_rev
+      AND (b.sealed IS NOT NULL OR {commit-plain-tenant t.tenant})
     RETURNING t.thread
 )
 
@@ -507,14 +527,18 @@ existing_threads AS (
 new_threads AS (
     INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
                             bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
-                            early_writes, bytes_check, checksum)
+                            early_writes, bytes_check, checksum, lease, sealed)
     SELECT * FROM unnest(
         :new_number::bigint[], :new_tenant::bytea[], :new_kind::text[], :new_thread_id::bytea[], :new_epoch::bigint[],
         :new_rev::bigint[], :new_nexts::bytea[], :new_created::bigint[], :new_updated::bigint[], :new_tick::bigint[],
         :new_checkpoints::bigint[], :new_writes::bigint[], :new_bytes::bigint[], :new_top::bytea[], :new_run::bytea[],
         :new_step::bigint[], :new_source::text[], :new_status::text[], :new_labels::bigint[], :new_early::bytea[],
         :new_early_status::text[], :new_family::bigint[], :new_top_writes::bigint[], :new_early_writes::bigint[],
-        :new_bytes::bigint[], :new_checksum::bigint[])
+        :new_bytes::bigint[], :new_checksum::bigint[], :new_lease::bytea[], :new_sealed::bytea[]
+    ) AS b (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes, top, run,
+            step, source, status, labels, early, early_status, family, top_writes, early_writes, bytes_check, checksum,
+            lease, sealed)
+    WHERE b.sealed IS NOT NULL OR {commit-plain-tenant b.tenant}
     ON CONFLICT DO NOTHING RETURNING thread
 )
 
@@ -522,6 +546,7 @@ new_threads AS (
 locked AS (
     SELECT t.thread FROM tk_threads t
     WHERE t.thread = :existing_number AND t.epoch = :existing_expect_epoch AND t.rev = :existing_expect_rev
+      AND (CAST(:existing_sealed AS bytea) IS NOT NULL OR {commit-plain-tenant t.tenant})
     FOR UPDATE
 ), removed_items AS (
     DELETE FROM tk_items i
@@ -557,7 +582,7 @@ locked AS (
         early = :existing_early, early_status = :existing_early_status,
         top_writes = :existing_top_writes, early_writes = :existing_early_writes,
         bytes_check = t.bytes + :existing_bytes - (SELECT coalesce(sum(size), 0) FROM removed_items),
-        checksum = :existing_checksum
+        checksum = :existing_checksum, lease = :existing_lease, sealed = :existing_sealed
     FROM locked WHERE t.thread = locked.thread
     RETURNING t.thread
 )
@@ -566,6 +591,7 @@ locked AS (
 existing_threads AS (
     DELETE FROM tk_threads t
     WHERE t.thread = :existing_number AND t.epoch = :existing_expect_epoch AND t.rev = :existing_expect_rev
+      AND (CAST(:existing_sealed AS bytea) IS NOT NULL OR {commit-plain-tenant t.tenant})
     RETURNING t.thread
 ), items AS (
     DELETE FROM tk_items i USING existing_threads WHERE i.thread = existing_threads.thread

@@ -49,8 +49,10 @@ _EXISTING: Columns = (
     ("nexts", BYTEA), ("updated", BIGINT), ("tick", BIGINT), ("checkpoints", BIGINT), ("writes", BIGINT),
     ("bytes", BIGINT), ("top", BYTEA), ("run", BYTEA), ("step", BIGINT), ("source", TEXT), ("status", TEXT),
     ("labels", BIGINT), ("early", BYTEA), ("early_status", TEXT), ("top_writes", BIGINT), ("early_writes", BIGINT),
-    ("checksum", BIGINT),
+    ("checksum", BIGINT), ("lease", BYTEA), ("sealed", BYTEA),
 )  # fmt: skip
+_DROPPED: Columns = (*_EXISTING[:3], _EXISTING[-1])
+"""What the deletion of a thread needs. A lent connection cannot send NULLs that a statement does not use."""
 _NEW: Columns = (
     ("number", BIGINT), ("tenant", BYTEA), ("kind", TEXT), ("thread_id", BYTEA), ("created", BIGINT),
     ("family", BIGINT), *_EXISTING[3:],
@@ -94,7 +96,7 @@ def _thread_row(dialect: PostgresDialect, batch: Batch) -> list[bytes | None]:
     """Return the parameters of a thread's row, in the order of `_EXISTING` or `_NEW`. Five Python calls."""
     (
         key, epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step, source, status, labels,
-        early, early_status, _, family, top_writes, early_writes, _, _,
+        early, early_status, lease, family, top_writes, early_writes, _, _, sealed,
     ) = batch.thread  # fmt: skip
     number = pack_int(dialect.number_of(key))
     expect = batch.expect
@@ -124,6 +126,8 @@ def _thread_row(dialect: PostgresDialect, batch: Batch) -> list[bytes | None]:
         None if top_writes is None else pack_int(top_writes),
         None if early_writes is None else pack_int(early_writes),
         pack_int(thread_checksum(batch.thread)),
+        lease,
+        sealed,
     )
     return parameters
 
@@ -282,13 +286,15 @@ def group_commit(dialect: PostgresDialect, batches: Sequence[Batch]) -> tuple[Pa
     parameters: list[bytes | None] = []
     parts: Parts = tuple(rows)
     if not only_adds(batch):
-        parameters += rows.pop("existing")[0]
+        thread = rows.pop("existing")[0]
+        if batch.drops_thread:
+            return ("dropped",), [*thread[:3], thread[-1]]
+        parameters += thread
         parameters += _removed_parameters(dialect, batch)
-        parts = ("dropped",) if batch.drops_thread else ("shrinking", *rows)
-    if not batch.drops_thread:
-        for part, added in rows.items():
-            for (_, type), column in zip(_ROWS[part], zip(*added, strict=True), strict=True):
-                parameters.append(array_of(type, column))
+        parts = ("shrinking", *rows)
+    for part, added in rows.items():
+        for (_, type), column in zip(_ROWS[part], zip(*added, strict=True), strict=True):
+            parameters.append(array_of(type, column))
     return parts, parameters
 
 
@@ -349,6 +355,8 @@ def assemble_group(dialect: PostgresDialect, parts: Parts, *, synchronous: str |
     for part in parts:
         if part in _ROWS:
             columns += [(f"{part}_{name}", array_type_of(type)) for name, type in _ROWS[part]]
+        elif part == "dropped":
+            columns += [(f"existing_{name}", type) for name, type in _DROPPED]
         else:
             columns += [(f"existing_{name}", type) for name, type in _EXISTING]
             columns += _REMOVED

@@ -64,10 +64,10 @@ from threadkeep.value import Value
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem, StorageSize
     from threadkeep.engine.memories.filters import FilterNode
-    from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
+    from threadkeep.engine.memories.requests import CreateVectorIndex, NewMemory, WriteMemories
 
 _NAME = re.compile(
-    r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts"
+    r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts|tenants|keys"
     r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|(?<=DROP INDEX )tk_\w+|\{schema\}"
 )
 """What a statement's schema is added to. An index is created in the schema of its table, so only DROP needs it."""
@@ -117,9 +117,11 @@ class PostgresDialect(SqlBackend):
         "sql/common.sql",
         "sql/memories.sql",
         "sql/health.sql",
+        "sql/tenants.sql",
         "postgres/blocks.sql",
         "postgres/memories.sql",
         "postgres/health.sql",
+        "postgres/tenants.sql",
         "postgres/views.sql",
     )
     drops = ("drop-all",)
@@ -290,6 +292,15 @@ class PostgresDialect(SqlBackend):
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number, in one statement."""
         return db.rows("memories", **values, memories=numbers)
+
+    def lock_memories(self, db: SqlContext, tenant: str, numbers: Sequence[int]) -> None:
+        """Lock memories until the transaction ends."""
+        db.rows("lock-memories", tenant=to_bytes(tenant), memories=numbers)
+
+    def add_memory(self, db: SqlContext, request: WriteMemories, memory: NewMemory) -> bool:
+        """Add a memory, and return whether there was none. It waits for a transaction that is adding the same one."""
+        values = postgres.memories.put_values(request._replace(puts=(memory,)))
+        return bool(db.cursor.rows(self.sql["add-memory"], values))
 
     # --- requests in one statement
 
@@ -551,9 +562,10 @@ class PostgresDialect(SqlBackend):
         return Statement(sql, parameters, _first_columns)
 
     def drop_thread(self, request: DropThread, synchronous: str | None = None) -> Statement:
-        """Return a deletion as one statement. It reads as False if a commit changed the thread meanwhile."""
+        """Return a deletion as one statement. It reads as False if the thread was changed meanwhile, or has a lease."""
         drop = self.sql["commit-drop"].replace("{setting}", commits.setting(self.sql, synchronous))
-        sql, parameters = self.typed(drop, self.key_values(request.key), keeps_plan=True)
+        values = {**self.key_values(request.key), "leased": request.leased}
+        sql, parameters = self.typed(drop, values, keeps_plan=True)
         return Statement(sql, parameters, lambda rows: not rows or rows[0][0])
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:

@@ -61,6 +61,7 @@ def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
     return {
         "now": request.now,
         "expired": request.expired,
+        "sealed": request.sealed or not puts,  # a deletion is never refused
         **{name: columns.get(column, ()) for name, column in _COLUMNS.items()},
         "ttls": [None if ttl is None else repr(ttl) for ttl in columns.get("ttl", ())],
         "words": [_lexemes(memory.words) if memory.words else None for _, memory in puts],
@@ -71,6 +72,7 @@ def put_values(request: WriteMemories) -> dict[str, Any]:
     """Return the values of `put-memory`."""
     (memory,) = request.puts
     values = dict(zip(MEMORY_COLUMNS, memory_columns(request.tenant, memory), strict=True))
+    values["sealed"] = request.sealed
     values["words"] = _lexemes(memory.words) if memory.words else None
     return values
 

@@ -76,6 +76,10 @@ WHERE m.memory = :memory AND m.tenant IS NOT DISTINCT FROM :tenant AND {not-expi
 SELECT {memory-columns} FROM tk_memories m
 WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :tenant AND {not-expired};
 
+-- lock-memories: lock memories, in the order in which `write-memories` changes them
+SELECT m.memory FROM tk_memories m
+WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :tenant ORDER BY m.memory FOR UPDATE;
+
 -- write-memories: add, replace and delete memories, with their words; returns the number deleted
 -- It fails with a division by zero if a stored memory with the same number has another key.
 WITH put AS (
@@ -88,6 +92,7 @@ WITH put AS (
                 :counts::bigint[], :checksums::bigint[], :times::bigint[], :words_checks::bigint[])
          AS g (memory, part, space, key, created, updated, expires, ttl, value, words, vectors, checksum, times,
                words_check)
+    WHERE :sealed OR {commit-plain-tenant :tenant}
     {replace-memories}
     RETURNING 1
 ), gone AS (
@@ -138,12 +143,21 @@ SET seq = excluded.seq, dims = excluded.dims, tenant = excluded.tenant, space = 
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
                                   vectors, checksum, times, words_check)
-    VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, CAST(:value AS json),
+    VALUES (CASE WHEN :sealed OR {commit-plain-tenant :tenant} THEN CAST(:memory AS bigint) END, :part, :tenant, :space,
+            :key, :created, :updated, :expires, :ttl, CAST(:value AS json),
             CAST(:words AS tsvector), :vectors, :checksum, :times, :words_check)
     {replace-memories} AND m.vectors = 0
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM put) {setting};
+
+-- add-memory: add a memory, without its vectors; returns a row if there was none with its number
+INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
+                              vectors, checksum, times, words_check)
+VALUES (CASE WHEN :sealed OR {commit-plain-tenant :tenant} THEN CAST(:memory AS bigint) END, :part, :tenant, :space,
+        :key, :created, :updated, :expires, :ttl, CAST(:value AS json),
+        CAST(:words AS tsvector), :vectors, :checksum, :times, :words_check)
+ON CONFLICT DO NOTHING RETURNING 1;
 
 -- put-many: the same for several memories; it fails with a division by zero if there is more to do
 -- The planner cannot see the arrays inside a SELECT, so a plan for any number of memories is as good as one for these.
@@ -157,6 +171,7 @@ WITH put AS (
                 (SELECT :expires::bigint[]), (SELECT :ttls::text[]), (SELECT :values::text[]), (SELECT :words::text[]),
                 (SELECT :checksums::bigint[]), (SELECT :times::bigint[]), (SELECT :words_checks::bigint[]))
          AS g (memory, part, space, key, created, updated, expires, ttl, value, words, checksum, times, words_check)
+    WHERE :sealed OR {commit-plain-tenant :tenant}
     {replace-memories} AND m.vectors = 0
     RETURNING 1
 )

@@ -1,8 +1,8 @@
 """SqlBackend, the base class of the SQL dialects: it answers each request with statements from named SQL blocks.
 
 A transport runs it inside one transaction. The functions that answer the requests are in `reads`, `lists`, `commits`,
-`memories` and `health`. A dialect says what differs: how a thread is numbered, how item ranges are stored, how many
-rows one statement fetches. It may also answer a request in a statement of its own.
+`memories`, `health` and `tenants`. A dialect says what differs: how a thread is numbered, how item ranges are stored,
+how many rows one statement fetches. It may also answer a request in a statement of its own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, pack_pa
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, WrongKey, reason
 from threadkeep.plan import Request
 from threadkeep.value import Value
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem
     from threadkeep.engine.memories.filters import FilterNode
-    from threadkeep.engine.memories.requests import WriteMemories
+    from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 
 T = TypeVar("T")
 _UTF8 = ("utf-8", "surrogatepass")
@@ -148,6 +148,15 @@ class SqlBackend(ABC):
             found += db.cursor.rows(sql, {"thread": number, "ns": ns, "id": id})
         return found
 
+    def check_plain(self, db: SqlContext, tenant: str) -> None:
+        """Raise WrongKey if nothing may be stored for a tenant that is not encrypted."""
+        if db.rows("sealed-tenant", tenant=to_bytes(tenant)):
+            raise WrongKey
+
+    def refuse_plain(self, db: SqlContext) -> None:
+        """Refuse what is not encrypted, of sealed tenants. Here there is nothing to do: statements look that up."""
+        del db
+
     def count_bytes(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> int:
         """Return the total size of the items in some ranges."""
         return sum(int(db.rows("item-bytes", thread=number, **range_values(each))[0][0]) for each in ranges)
@@ -155,6 +164,18 @@ class SqlBackend(ABC):
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number."""
         return db.rows("memories", **values, memories=json.dumps(numbers))
+
+    def lock_memories(self, db: SqlContext, tenant: str, numbers: Sequence[int]) -> None:
+        """Lock memories until the transaction ends. Here there is no concurrent writer."""
+        del db, tenant, numbers
+
+    def add_memory(self, db: SqlContext, request: WriteMemories, memory: NewMemory) -> bool:
+        """Add a memory of a change, which will store it again, and return whether there was none.
+
+        Here there is no concurrent writer, so nothing needs to be added before.
+        """
+        del db, request, memory
+        return True
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
@@ -204,7 +225,7 @@ class SqlBackend(ABC):
             "bytes": row.bytes, "top": maybe_bytes(row.top), "run": maybe_pack(row.run), "step": row.step,
             "source": row.source, "status": row.status, "labels": row.labels, "early": maybe_bytes(row.early),
             "early_status": row.early_status, "lease": row.lease, "family": row.family, "top_writes": row.top_writes,
-            "early_writes": row.early_writes, "checksum": thread_checksum(row),
+            "early_writes": row.early_writes, "checksum": thread_checksum(row), "sealed": row.sealed,
         }  # fmt: skip
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
@@ -285,7 +306,7 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
         owner = "a thread"
     if isinstance(error, Corrupt):
         return error if owner in str(error) or not isinstance(key, ThreadKey) else Corrupt(f"{owner}: {error}")
-    return Corrupt(f"a row of {owner} cannot be read: {error!r}")
+    return Corrupt(f"a row of {owner} cannot be read: {reason(error)}")
 
 
 class SqlContext(Value):
@@ -319,11 +340,13 @@ class SqlContext(Value):
 
 
 class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
-    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
+    """The function for each kind of request. Those for memories, health and tenants are imported on use."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
-        self.update(sql.memories.HANDLERS)
-        self.update(sql.health.HANDLERS)
+        self.update(sql.tenants.HANDLERS)
+        if kind not in self:  # not needed to open a Keep
+            self.update(sql.memories.HANDLERS)
+            self.update(sql.health.HANDLERS)
         return dict(self)[kind]
 
 

@@ -49,6 +49,8 @@ def _commit(db: SqlContext, request: Commit) -> None:
 
 def _apply(db: SqlContext, batch: Batch) -> int:
     """Apply a batch and return the thread's number. Raise Conflict if the thread is not as the batch expects."""
+    if batch.thread.sealed is None:
+        db.dialect.check_plain(db, batch.thread.key.tenant)
     values = db.dialect.thread_values(batch.thread)
     if batch.expect is None:
         changed = db.one("insert-thread", **values)
@@ -126,6 +128,8 @@ def _fork_thread(db: SqlContext, request: ForkThread) -> None:
 
 
 def _copy_thread(db: SqlContext, request: CopyThread) -> None:
+    if request.thread.sealed is None:
+        db.dialect.check_plain(db, request.thread.key.tenant)
     source = _lock_expected(db, request.source, request.expect)
     if request.replaces is not None:
         _delete_thread(db, _lock_expected(db, request.thread.key, request.replaces))
@@ -147,11 +151,14 @@ def _drop_thread(db: SqlContext, request: DropThread) -> None:
     row = db.one("lock-thread", **key)
     if row is None:
         return
+    lease = None
     try:
-        checked_thread(thread_row(row), request.key)
+        lease = checked_thread(thread_row(row), request.key).lease
     except Exception:  # its key may come from the index, so read the table
         if db.one("thread-key", thread=row[0]) != (key["tenant"], key["kind"], key["thread_id"]):
             raise
+    if lease is not None and not request.leased:
+        raise Conflict
     _delete_thread(db, row[0])
 
 

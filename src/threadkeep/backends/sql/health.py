@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.lists import Conditions
 from threadkeep.backends.sql.memories import stored_vector
-from threadkeep.backends.sql.rows import FAMILY, Row, thread_row
+from threadkeep.backends.sql.rows import FAMILY, Row, sealed_of, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
     MEMORY,
@@ -104,6 +104,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
         unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
         index_errors=(*problems, *_odd_items(sizes)),
         fixed=fixed_columns(row[4], row[5], row[7], row[11]),
+        sealed=sealed_of(row),
     )
 
 
@@ -140,8 +141,12 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
     vectors: dict[int, list[Row]] = {}
     for row in db.rows("inspect-vectors", tenant=to_bytes(request.tenant), after=after, last=last):
         vectors.setdefault(row[0], []).append(row[1:])
-    found = tuple(_stored_memory(db, request.tenant, row, vectors.get(row[0], [])) for row in rows)
-    return StoredMemoryPage(found, last if len(rows) >= request.limit else None)
+    found = [_stored_memory(db, request.tenant, row, vectors.get(row[0], [])) for row in rows]
+    if request.with_words and any(memory.words is None for memory in found):
+        scope = {"tenant": to_bytes(request.tenant), "after": after, "last": last}
+        words: dict[int, str] = dict(db.rows("inspect-words-of-tenant", **scope))
+        found = [each._replace(words=" ".join(sorted(words.get(each.number, "").split(" ")))) for each in found]
+    return StoredMemoryPage(tuple(found), last if len(rows) >= request.limit else None)
 
 
 def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> StoredMemory:
@@ -160,17 +165,18 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
         read, count = read_memory(tenant, number, *stored), stored[-3]
     except Corrupt as error:
         problems.append(str(error))
-    sizes: dict[int, int] = {}
+    read_vectors: dict[int, bytes] = {}
     for field, its_part, fits, *vector in vectors:
         try:
             found = stored_vector(db, number, field, *vector)
-            sizes[field] = len(found.vector)
+            read_vectors[field] = found.vector
             check_vector(found, len(vectors) if count is None else count)
         except Corrupt as error:
             problems.append(str(error))
         if not fits or its_part != part:
             problems.append(f"vector {field} has another number of dimensions, namespace or partition")
-    return StoredMemory(number, key, read, sizes, count, tuple(problems), check, db.dialect.marked_words(words))
+    marked = db.dialect.marked_words(words)
+    return StoredMemory(number, key, read, read_vectors, count, tuple(problems), check, marked)
 
 
 def _check_integrity(db: SqlContext, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:

@@ -30,9 +30,13 @@ WHERE t.tenant IS DISTINCT FROM :tenant AND t.thread > :after ORDER BY t.thread 
 -- A column whose type is damaged comes as NULL or as bytes, so that it does not stop the others.
 SELECT m.memory, m.part, CAST(m.space AS BLOB), CAST(m.key AS BLOB), CAST(m.value AS BLOB), {number m.created},
        {number m.updated}, {number m.expires}, {number m.ttl}, {number m.vectors}, {number m.checksum}, {number m.times},
-       NULL, NULL
+       {number m.words_check}, NULL
 FROM tk_memories m
 WHERE +m.tenant = :tenant AND m.memory > :after ORDER BY m.memory LIMIT :limit;
+
+-- inspect-words-of-tenant: the marked words of some memories in the index, which is read as a whole
+SELECT m.memory, group_concat(t.term, ' ') FROM tk_terms t CROSS JOIN tk_memories m ON m.n = t.doc
+WHERE +m.tenant = :tenant AND m.memory > :after AND m.memory <= :last GROUP BY m.memory;
 
 -- number: a number, or something else as bytes
 CASE WHEN typeof({it}) IN ('integer', 'real') THEN {it} ELSE CAST({it} AS BLOB) END

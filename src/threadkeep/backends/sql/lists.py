@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.rows import FAMILY, THREAD_COLUMNS, Row, thread_row
+from threadkeep.backends.sql.rows import FAMILY, SEALED, THREAD_COLUMNS, Row, sealed_of, thread_row
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.records import ThreadRow, checked_thread
@@ -18,7 +18,7 @@ from threadkeep.engine.requests import (
     ScannedCheckpoint,
     damaged_scan,
 )
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -156,11 +156,13 @@ def scanned_checkpoints(dialect: SqlBackend, rows: Sequence[Row]) -> tuple[Scann
             checkpoint = dialect.checkpoint_row(row[THREAD_COLUMNS:-2])
         except (*MALFORMED_ROW_ERRORS, Corrupt) as error:
             ns, id = row[THREAD_COLUMNS : THREAD_COLUMNS + 2]
-            damage = f"its row cannot be read: {error!r}"
-            found.append(damaged_scan(key, decode_lossy(ns), decode_lossy(id), damage))
+            damage = f"its row cannot be read: {reason(error)}"
+            found.append(damaged_scan(key, decode_lossy(ns), decode_lossy(id), damage, sealed_of(row)))
             continue
         family = row[FAMILY] if type(row[FAMILY]) is int else 0
-        found.append(new_tuple(ScannedCheckpoint, (key, checkpoint, row[-2], family, None, thread, row[-1] != 0)))
+        sealed = row[SEALED] if type(row[SEALED]) is bytes else None  # as `sealed_of`
+        columns = (key, checkpoint, row[-2], family, None, thread, row[-1] != 0, sealed)
+        found.append(new_tuple(ScannedCheckpoint, columns))
     return tuple(found)
 
 
@@ -173,7 +175,7 @@ def _scanned_thread(row: Row) -> tuple[ThreadKey, ThreadRow | None]:
     try:
         return ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3])), None
     except MALFORMED_ROW_ERRORS as error:
-        raise Corrupt(f"the row of a thread cannot be read: {error!r}") from error
+        raise Corrupt(f"the row of a thread cannot be read: {reason(error)}") from error
 
 
 def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:

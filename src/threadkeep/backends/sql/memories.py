@@ -36,6 +36,7 @@ from threadkeep.engine.memories.namespaces import (
 )
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
+    ChangeMemories,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -49,14 +50,16 @@ from threadkeep.engine.memories.requests import (
     NewMemory,
     PartitionChanges,
     RefreshMemories,
+    ReplaceMemories,
     SearchFullText,
     SweepMemories,
     WordMatch,
     WordMatches,
     WriteMemories,
+    changed_memory,
 )
 from threadkeep.engine.memories.words import words_check
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Conflict, Corrupt, reason
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ if TYPE_CHECKING:
 _AND = "\n  AND "
 _UTF8 = ("utf-8", "surrogatepass")
 """How ids become bytes, as in `to_bytes`."""
+_BEFORE_ALL = -(1 << 62)
+"""A time at which nothing has expired."""
 _LAST = b"\xff"
 """Greater than every encoded namespace."""
 
@@ -82,7 +87,7 @@ MEMORY_COLUMNS = (
     "memory", "part", "tenant", "space", "key", "created", "updated", "expires", "ttl", "value", "vectors", "checksum",
     "times", "words_check",
 )  # fmt: skip
-"""The values of `put-memories`, in their order."""
+"""The values of `put-memories`, in their order, without the last one: whether they are encrypted."""
 _SPACE, _COUNT = MEMORY_COLUMNS.index("space"), MEMORY_COLUMNS.index("vectors")
 
 
@@ -122,7 +127,8 @@ def store_memories(db: SqlContext, request: WriteMemories) -> int:
     tenant = request.tenant
     rows = [memory_columns(tenant, memory) for memory in request.puts]
     last = _last_row(db)
-    if db.many("put-memories", rows) != len(rows):
+    marker = 1 if request.sealed else None
+    if db.many("put-memories", [(*row, marker) for row in rows]) != len(rows):
         _get_memories(db, GetMemories(tenant, tuple([each.row.memory_key for each in request.puts]), 0))
         raise Conflict  # unless a damaged memory, which that read, has one of the numbers
     all_new = _last_row(db) - last == len(rows)  # then no old vectors or words need to be deleted
@@ -181,6 +187,34 @@ def _write_memories(db: SqlContext, request: WriteMemories) -> int:
     return db.dialect.store_memories(db, request)
 
 
+def _change_memories(db: SqlContext, request: ChangeMemories) -> None:
+    """Write memories that others have not changed. PostgreSQL locks them first, and adds new ones if it still can."""
+    write, keys = request.write, tuple([key for key, _ in request.expected])
+    db.dialect.lock_memories(db, write.tenant, memory_numbers(write.tenant, keys))
+    stored = _get_memories(db, GetMemories(write.tenant, keys, _BEFORE_ALL))
+    request.check(stored)
+    missing = {key for key, row in zip(keys, stored, strict=True) if row is None}
+    for put in (put for put in write.puts if put.row.memory_key in missing):
+        if not db.dialect.add_memory(db, write, put):
+            raise changed_memory(put.row.memory_key)
+    db.dialect.store_memories(db, write)
+
+
+def _replace_memories(db: SqlContext, request: ReplaceMemories) -> int:
+    """Replace memories that were not changed. PostgreSQL locks them first, so that they stay as they are compared."""
+    tenant, keys = request.tenant, tuple([row.memory_key for row in request.old])
+    db.dialect.lock_memories(db, tenant, memory_numbers(tenant, keys))
+    stored = _get_memories(db, GetMemories(tenant, keys, _BEFORE_ALL))
+    new = [put.row.memory_key for put in request.puts]
+    moved = tuple([key for key, old in zip(new, keys, strict=True) if key != old])
+    found = _get_memories(db, GetMemories(tenant, moved, _BEFORE_ALL)) if moved else ()
+    existing = {row.memory_key for row in found if row is not None}
+    puts, deletes = request.to_write(stored, existing.__contains__)
+    if puts or deletes:
+        db.dialect.store_memories(db, WriteMemories(tenant, puts, deletes, request.now, sealed=True))
+    return request.count(stored)
+
+
 def _refresh_memories(db: SqlContext, request: RefreshMemories) -> None:
     values = [memory_id_values(request.tenant, key) | {"now": request.now} for key in request.keys]
     db.dialect.restart_ttl(db, values)
@@ -188,18 +222,18 @@ def _refresh_memories(db: SqlContext, request: RefreshMemories) -> None:
 
 def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
     """Delete expired memories. Damaged ones stay: their time, or their key, may be that of another memory."""
-    by_tenant: dict[str, list[MemoryKey]] = {}
-    for number, tenant, namespace, key in db.rows("expired-memories", now=request.now, limit=request.limit):
+    tenant, expired = request.tenant, list[MemoryKey]()
+    found = db.rows("expired-memories", tenant=to_bytes(tenant), now=request.now, limit=request.limit)
+    for number, namespace, key in found:
         try:
-            owner, memory_key = from_bytes(tenant), MemoryKey(decode(namespace), from_bytes(key))
+            memory_key = MemoryKey(decode(namespace), from_bytes(key))
         except MALFORMED_MEMORY_ERRORS:
             continue
-        if number == memory_number(owner, memory_key):
-            by_tenant.setdefault(owner, []).append(memory_key)
-    return sum(
-        db.dialect.store_memories(db, WriteMemories(tenant, (), tuple(keys), request.now, expired=True))
-        for tenant, keys in by_tenant.items()
-    )
+        if number == memory_number(tenant, memory_key):
+            expired.append(memory_key)
+    if not expired:
+        return 0
+    return db.dialect.store_memories(db, WriteMemories(tenant, (), tuple(expired), request.now, expired=True))
 
 
 # --- reads
@@ -313,7 +347,7 @@ def _read_namespace(request: ListNamespaces, space: bytes, number: int, key: byt
         if is_alive and times_are_right and number == memory_number(request.tenant, memory_key):
             return memory_key.namespace
     except MALFORMED_MEMORY_ERRORS as error:
-        raise Corrupt(f"the namespace of memory number {number} cannot be read: {error!r}") from error
+        raise Corrupt(f"the namespace of memory number {number} cannot be read: {reason(error)}") from error
     raise damaged_memory(memory_key, "its namespace, key or times are not what was stored")
 
 
@@ -354,7 +388,7 @@ def _read_partition(tenant: str, part: int, first: bytes, seq: int, drops: int) 
         if part == partition_number(tenant, segment) and seq >= 0 and drops >= 0:
             return part, segment, (seq, drops)
     except MALFORMED_MEMORY_ERRORS as error:
-        raise Corrupt(f"the row of partition number {part} cannot be read: {error!r}") from error
+        raise Corrupt(f"the row of partition number {part} cannot be read: {reason(error)}") from error
     raise Corrupt(f"the row of partition {segment!r} is damaged: see `threadkeep verify`")
 
 
@@ -379,7 +413,7 @@ def stored_vector(
             memory, field, space, db.dialect.unpack_vector(vector), None if checksum is None else checksum - seq
         )
     except MALFORMED_MEMORY_ERRORS as error:
-        raise Corrupt(f"vector {field} of memory number {memory} cannot be read: {error!r}") from error
+        raise Corrupt(f"vector {field} of memory number {memory} cannot be read: {reason(error)}") from error
 
 
 def _create_vector_index(_db: SqlContext, _request: CreateVectorIndex) -> None:
@@ -393,6 +427,8 @@ def names_of(request: Request[Any]) -> str:
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     WriteMemories: _write_memories,
+    ChangeMemories: _change_memories,
+    ReplaceMemories: _replace_memories,
     RefreshMemories: _refresh_memories,
     SweepMemories: _sweep_memories,
     GetMemories: _get_memories,

@@ -23,14 +23,14 @@ m.tenant = :tenant
 -- below-prefix: memories of a tenant whose namespace starts with a prefix
 m.tenant = :tenant AND m.space >= :low AND m.space < :high
 
--- insert-memories: the start of a statement that adds memories; the columns are in the order of `MEMORY_COLUMNS`
+-- insert-memories: the start of a statement that adds memories; the columns are those of `MEMORY_COLUMNS`, and `sealed`
 INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, vectors,
-                              checksum, times, words_check)
+                              checksum, times, words_check, sealed)
 
 -- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
 {insert-memories}
 VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :vectors, :checksum, :times,
-        :words_check)
+        :words_check, :sealed)
 {replace-memories};
 
 -- replace-memories: replace an existing memory
@@ -58,9 +58,9 @@ UPDATE tk_memories AS m SET expires = :now + CAST(m.ttl * 60000000 AS {bigint}),
     times = m.times - m.expires + :now + CAST(m.ttl * 60000000 AS {bigint})
 WHERE m.memory = :memory AND m.part = :part AND m.tenant = :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
 
--- expired-memories: memories that have expired, of all tenants, except those whose times are damaged
-SELECT m.memory, m.tenant, m.space, m.key FROM tk_memories m
-WHERE m.expires <= :now AND coalesce(m.times = {sum-of-times}, m.checksum IS NULL) LIMIT :limit;
+-- expired-memories: memories of a tenant that have expired, except those whose times are damaged
+SELECT m.memory, m.space, m.key FROM tk_memories m
+WHERE {of-tenant} AND m.expires <= :now AND coalesce(m.times = {sum-of-times}, m.checksum IS NULL) LIMIT :limit;
 
 -- list-memories: memories, last updated first
 SELECT {memory-columns} FROM {memories-in-order} WHERE {conditions}

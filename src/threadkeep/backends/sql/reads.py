@@ -10,6 +10,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import (
+    SERVER_CLOCK,
     CachedItems,
     CheckpointRows,
     ItemSizes,
@@ -20,6 +21,8 @@ from threadkeep.engine.requests import (
     LoadSeveral,
     LoadThreadRows,
     MeasureItems,
+    ReadClock,
+    StorageClock,
     ranges_of,
 )
 from threadkeep.errors import Corrupt
@@ -200,4 +203,5 @@ HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     MeasureItems: _measure_items,
     LoadAncestors: _load_ancestors,
     LoadThreadRows: _load_thread_rows,
+    ReadClock: lambda db, _: StorageClock(int(db.rows("clock")[0][0]), SERVER_CLOCK),
 }

@@ -10,7 +10,7 @@ from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_byte
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange, new_tuple
 from threadkeep.engine.log.records import ThreadRow
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
@@ -19,8 +19,8 @@ _UTF8 = ("utf-8", "surrogatepass")
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _INT = {int}
-THREAD_COLUMNS, FAMILY = 26, 21
-"""How many columns the block `thread-columns` has, and where the family is."""
+THREAD_COLUMNS, FAMILY, SEALED = 27, 21, 26
+"""How many columns the block `thread-columns` has, and where the family and `sealed` are."""
 
 
 def maybe_bytes(text: str | None) -> bytes | None:
@@ -74,12 +74,18 @@ def range_values(items: ItemRange) -> dict[str, int]:
     return {"lane": items.lane, "start": items.start, "end": items.start + items.length}
 
 
+def sealed_of(row: Row) -> bytes | None:
+    """Return `sealed` of a row of the block `thread-columns`; None if it is none, or damaged."""
+    return row[SEALED] if type(row[SEALED]) is bytes else None
+
+
 def thread_row(row: Row) -> ThreadRow:
     """Read a row of the block `thread-columns`. Corrupt if a column has no such value."""
     try:
         (
             _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step, source,
             status, labels, early, early_status, lease, family, top_writes, early_writes, bytes_check, checksum,
+            sealed,
         ) = row[:THREAD_COLUMNS]  # fmt: skip
         return new_tuple(ThreadRow, (
             new_tuple(ThreadKey, (tenant.decode(*_UTF8), kind, id.decode(*_UTF8))), epoch, rev,
@@ -87,7 +93,9 @@ def thread_row(row: Row) -> ThreadRow:
             updated, checkpoints, writes, size, top.decode(*_UTF8) if top is not None else None,
             unpack_id(run) if run else None, step, source, status, labels,
             early.decode(*_UTF8) if early is not None else None, early_status, lease, family, top_writes, early_writes,
-            bytes_check, checksum,
+            bytes_check, checksum, sealed,
         ))  # fmt: skip
     except Exception as error:
-        raise Corrupt(f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {error!r}") from error
+        raise Corrupt(
+            f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {reason(error)}"
+        ) from error

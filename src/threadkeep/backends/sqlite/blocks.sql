@@ -184,6 +184,24 @@ BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; 
 CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 
+-- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted
+UPDATE tk_schema SET readable = 8, writable = 8;
+ALTER TABLE tk_threads ADD COLUMN sealed BLOB;
+ALTER TABLE tk_memories ADD COLUMN sealed INTEGER;
+CREATE TABLE tk_tenants (
+    tenant BLOB PRIMARY KEY,
+    version INTEGER NOT NULL,
+    sealed INTEGER NOT NULL,
+    key BLOB,
+    quota BLOB
+) WITHOUT ROWID, STRICT;
+CREATE TABLE tk_keys (
+    tenant BLOB NOT NULL,
+    name BLOB NOT NULL,
+    key BLOB NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID, STRICT;
+
 -- tick-bits: the bits of `updated` that `tick` does not have
 12
 
@@ -195,6 +213,11 @@ memory, field
 
 -- bigint: the type of integers
 INTEGER
+
+-- replace-memories: replace an existing memory
+ON CONFLICT ({memory-key}) DO UPDATE
+SET {replaced-columns}, sealed = excluded.sealed
+WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
 -- last-memory: the greatest row number: a new memory gets the next one, a replaced memory keeps its own
 SELECT coalesce(max(n), 0) FROM tk_memories;
@@ -241,10 +264,10 @@ CROSS JOIN
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run,
                         step, source, status, labels, early, early_status, lease, family, top_writes, early_writes,
-                        bytes_check, checksum)
+                        bytes_check, checksum, sealed)
 VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run,
         :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes, :early_writes, :bytes,
-        :checksum)
+        :checksum, :sealed)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- set-updated: set the time of the last change

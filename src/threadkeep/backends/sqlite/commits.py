@@ -40,18 +40,18 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
         return None
     (
         (tenant, kind, thread), epoch, rev, nexts, created, updated, checkpoint_count, write_count, size, top, run,
-        step, source, status, label, early, early_status, lease, family, top_writes, early_writes, _, _,
+        step, source, status, label, early, early_status, lease, family, top_writes, early_writes, _, _, sealed,
     ) = row  # fmt: skip
     key = (tenant.encode("utf-8", "surrogatepass"), kind, thread.encode("utf-8", "surrogatepass"))
     thread_values = (
         epoch, rev, pack_varints(nexts), updated, checkpoint_count, write_count, size,
         None if top is None else top.encode("utf-8", "surrogatepass"), None if run is None else pack_id(run), step,
         source, status, label, None if early is None else early.encode("utf-8", "surrogatepass"), early_status,
-        top_writes, early_writes, size, thread_checksum(row), *key,
+        top_writes, early_writes, size, thread_checksum(row), sealed, lease, *key,
     )  # fmt: skip
     if expect is None:
         this = (*key, epoch, rev)
-        values: list[Any] = [*thread_values, created, lease, family]
+        values: list[Any] = [*thread_values, created, family]
     else:
         this = (*key, *expect)
         values = []
@@ -114,6 +114,6 @@ def _script(
 
 
 def drop_script(key: ThreadKey) -> tuple[str, tuple[Any, ...]]:
-    """Return the statements that delete a thread, as a transaction, with their values."""
+    """Return the statements that delete a thread, as a transaction, with their values. They fail if it has a lease."""
     this = (key.tenant.encode("utf-8", "surrogatepass"), key.kind, key.id.encode("utf-8", "surrogatepass"))
     return read_blocks("sqlite/commits.sql")["drop"], this * 12

@@ -14,14 +14,14 @@ COMMIT;
 UPDATE tk_threads
 SET epoch = ?, rev = ?, nexts = ?, updated = ?, checkpoints = ?, writes = ?, bytes = bytes + ?, top = ?, run = ?,
     step = ?, source = ?, status = ?, labels = ?, early = ?, early_status = ?, top_writes = ?, early_writes = ?,
-    bytes_check = bytes + ?, checksum = ?
+    bytes_check = bytes + ?, checksum = ?, sealed = ?, lease = ?
 WHERE tenant = ? AND kind = ? AND id = ?;
 
 -- insert-thread: add a thread's row; fail if it exists
 {insert} INTO tk_threads (epoch, rev, nexts, updated, checkpoints, writes, bytes, top, run, step, source, status,
-                          labels, early, early_status, top_writes, early_writes, bytes_check, checksum, tenant, kind,
-                          id, created, lease, family)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          labels, early, early_status, top_writes, early_writes, bytes_check, checksum, sealed, lease,
+                          tenant, kind, id, created, family)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- insert-checkpoint: add a checkpoint; fail if it exists
 {insert} INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
@@ -49,7 +49,8 @@ INSERT OR IGNORE INTO tk_tags (thread, labels, tag) VALUES ({this-thread}, ?, ?)
 INSERT OR IGNORE INTO tk_runs (thread, run) VALUES ({this-thread}, ?);
 
 -- found-thread: the number of a thread; NULL if a damaged index leads to the row of another one
-(SELECT t.thread FROM tk_threads t
+-- abs() of this number fails: a thread with a lease is not deleted so, but by a request, which finds out whose it is.
+(SELECT CASE WHEN t.lease IS NULL THEN t.thread ELSE abs(-9223372036854775807 - 1) END FROM tk_threads t
  WHERE t.thread = (SELECT thread FROM tk_threads WHERE tenant = ? AND kind = ? AND id = ?)
    AND +t.tenant = ? AND +t.kind = ? AND +t.id = ?)
 

@@ -23,8 +23,10 @@ class SqliteDialect(SqlBackend):
         "sql/common.sql",
         "sql/memories.sql",
         "sql/health.sql",
+        "sql/tenants.sql",
         "sqlite/blocks.sql",
         "sqlite/memories.sql",
+        "sqlite/tenants.sql",
         "sqlite/views.sql",
     )
 
@@ -44,6 +46,13 @@ class SqliteDialect(SqlBackend):
         values = {"thread": number, "ns": ns, "id": id}
         rows = db.cursor.rows(self.sql["checkpoint" if id is not None else "latest-row"], values)
         return rows[0] if rows else None
+
+    def check_plain(self, db: SqlContext, tenant: str) -> None:
+        """Do nothing: triggers refuse what is not encrypted."""
+
+    def refuse_plain(self, db: SqlContext) -> None:
+        """Create the triggers, unless they exist."""
+        db.rows("refuse-plain")
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""

@@ -16,7 +16,8 @@ Script: TypeAlias = tuple[str, Sequence[Any]]
 """Statements, and their values in order, one statement after the other."""
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256, 320, 400, 500)
 """The numbers of rows of a script. Each is prepared once, and a script for 500 rows is the longest that apsw caches."""
-_ROW = f"({', '.join('?' * len(MEMORY_COLUMNS))})"
+_ROW = f"({', '.join('?' * len(MEMORY_COLUMNS))}, %s)"
+"""A row of placeholders. The last column says whether the memory is encrypted."""
 
 
 def write_script(blocks: Mapping[str, str], request: WriteMemories) -> Script | None:
@@ -43,13 +44,14 @@ def write_script(blocks: Mapping[str, str], request: WriteMemories) -> Script | 
         if with_words:
             words += (row[0], own_words)
     if not with_words:
-        return _with_rows(blocks["put-at-once"], size), values
-    return _with_rows(blocks["put-with-words-at-once"], size), [*values, size, *words]
+        return _with_rows(blocks["put-at-once"], size, request.sealed), values
+    return _with_rows(blocks["put-with-words-at-once"], size, request.sealed), [*values, size, *words]
 
 
 @lru_cache(maxsize=64)
-def _with_rows(sql: str, count: int) -> str:
-    return sql.replace("{rows}", ", ".join([_ROW] * count)).replace("{words}", ", ".join(["(?, ?)"] * count))
+def _with_rows(sql: str, count: int, sealed: bool) -> str:  # noqa: FBT001 - these are the key of a cache
+    row = _ROW % ("1" if sealed else "NULL")
+    return sql.replace("{rows}", ", ".join([row] * count)).replace("{words}", ", ".join(["(?, ?)"] * count))
 
 
 def _delete_script(blocks: Mapping[str, str], request: WriteMemories) -> Script | None:

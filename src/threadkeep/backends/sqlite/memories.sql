@@ -10,7 +10,7 @@ INSERT OR ROLLBACK INTO tk_parts (part, tenant, first, seq, drops) SELECT 0, NUL
 -- longer. It fails, because `part` must not be NULL, if it must not replace a stored memory.
 {insert-memories} VALUES {rows}
 ON CONFLICT ({memory-key}) DO UPDATE
-SET {replaced-columns},
+SET {replaced-columns}, sealed = excluded.sealed,
     part = CASE WHEN m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
                  AND m.vectors = 0 AND m.words_check = 0 THEN m.part END;
 

@@ -11,6 +11,7 @@ and a commit is one script. A request over many threads asks all partitions and 
     {partition}:k:…     that id for each thread
     {partition}:r:…     runs, and the threads in which they left something
     {partition}:s:…     items that are being copied to a new thread
+    {partition}:a:      the tenants that have threads here, and those that are sealed; see `tenants.py`
     {000}:schema:       the schema version
 """
 
@@ -24,13 +25,14 @@ from threadkeep.backends.valkey.commits import ValkeyCommits, check_committed
 from threadkeep.backends.valkey.health import ValkeyHealth
 from threadkeep.backends.valkey.keys import ThreadKeys, key_of, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
-from threadkeep.backends.valkey.memories import ValkeyMemories
+from threadkeep.backends.valkey.memories import ValkeyMemories, check_written
 from threadkeep.backends.valkey.reads import ValkeyReads
+from threadkeep.backends.valkey.tenants import ValkeyTenants
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import Commit
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 from threadkeep.plan import Request
 
 
@@ -57,6 +59,7 @@ class ValkeyBackend:
             **self._commits.handlers,
             **memories.handlers,
             **health.handlers,
+            **ValkeyTenants(self._prefix).handlers,
         }
 
     def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:
@@ -70,7 +73,7 @@ class ValkeyBackend:
             owner = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
             if isinstance(error, Corrupt) and owner in str(error):
                 raise
-            raise Corrupt(f"a row of {owner} cannot be read: {error!r}") from error
+            raise Corrupt(f"a row of {owner} cannot be read: {reason(error)}") from error
 
     def thread_keys(self, key: ThreadKey) -> ThreadKeys:
         """Return the keys of a thread."""
@@ -86,9 +89,11 @@ class ValkeyBackend:
 
     @staticmethod
     def check(request: Request[Any], replies: Sequence[Any]) -> None:
-        """Raise Conflict unless the replies say that a change was made."""
+        """Raise Conflict or WrongKey unless the replies say that a change was made."""
         if isinstance(request, Commit):
             check_committed(replies[0])
+        elif isinstance(request, WriteMemories):
+            check_written(replies)
 
     def get_versions(self) -> Call:
         """Return a call for the schema version, and the oldest versions whose code can read and write these keys.

@@ -21,13 +21,15 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.memories.namespaces import END, decode, encode_segment
 from threadkeep.engine.requests import Batch, Commit, CopyThread, DropThread, ForkThread, LoadedRows, NewLabels
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, WrongKey
 from threadkeep.plan import Request
 
 _STAGED_FOR = 3_600_000
 """Milliseconds that a copy may take before its staged items expire."""
 _REPLACES = 2
 """Tells the script `commit` that a new thread replaces an existing one."""
+REFUSED = -1
+"""The reply of scripts that refuse to store what is not encrypted."""
 
 
 class ValkeyCommits:
@@ -67,6 +69,8 @@ class ValkeyCommits:
             encode_segment(max([each.id for each in (*new, *changed)])) + END if new or changed else b"",
             self._lifetime,
             _REPLACES if staged is not None and expect is not None else int(batch.drops_thread),
+            names.tenant,
+            0 if row.sealed is None else 1,
         ]
         if batch.removed_checkpoints or batch.removed_writes or batch.removed_items:
             _add_removals(args, batch)
@@ -90,12 +94,13 @@ class ValkeyCommits:
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
     def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
-        executor.call(self.drop_call(request.key))
+        if not executor.call(self.drop_call(request.key, leased=request.leased)):
+            raise Conflict
 
-    def drop_call(self, key: ThreadKey) -> Call:
-        """Return a call that deletes a thread."""
+    def drop_call(self, key: ThreadKey, *, leased: bool = False) -> Call:
+        """Return a call that deletes a thread, and returns 0 if it has a lease and may not have one."""
         names = thread_keys(self._prefix, key)
-        return Call("drop_thread", names.keys, names.members)
+        return Call("drop_thread", names.keys, (*names.members, int(leased)))
 
     def _copy_thread(self, executor: CallExecutor, request: CopyThread) -> None:
         version, loaded = self._reads.load_thread_rows(executor, request.source)
@@ -154,7 +159,9 @@ def _check_expected(loaded: LoadedRows, expect: tuple[int, int]) -> None:
 
 
 def check_committed(reply: Any) -> None:
-    """Raise Conflict unless the reply of the script `commit` says that the batch was applied."""
+    """Raise Conflict or WrongKey unless the reply of the script `commit` says that the batch was applied."""
+    if reply == REFUSED:
+        raise WrongKey
     if reply != 1:
         raise Conflict
 

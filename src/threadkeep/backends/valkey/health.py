@@ -124,6 +124,7 @@ class ValkeyHealth:
                 *(f"run {decode_lossy(each[1:])!r} is not in the index of runs" for each in missing_runs),
             ),
             fixed=_fixed_columns(version, size, entries),
+            sealed=threads.sealed_of(row),
         )
 
     # --- memories
@@ -302,11 +303,11 @@ def _stored_memory(
     tenant: str, name: bytes, stored: bytes, vectors: Iterable[tuple[bytes, bytes]], words: bytes | None
 ) -> StoredMemory:
     """Read a memory, its vectors, which are fields and values of the hash of vectors, and its words."""
-    problems, sizes = list[str](), dict[int, int]()
+    problems, own = list[str](), dict[int, bytes]()
     for pair in vectors:
         try:
             vector = memories.vector_row(*pair)
-            sizes[vector.field] = len(vector.vector)
+            own[vector.field] = vector.vector
         except Corrupt as error:
             problems.append(str(error))
     try:
@@ -317,7 +318,7 @@ def _stored_memory(
         problems.append("its words have the key of another memory")
     count, check = int(stored.split(b",")[3]), memories.stored_words_check(stored)
     number = memories.parse_number(name)
-    return StoredMemory(number, row.memory_key, row, sizes, count, tuple(problems), check, _read_words(words))
+    return StoredMemory(number, row.memory_key, row, own, count, tuple(problems), check, _read_words(words))
 
 
 def _damaged_memory(name: bytes, stored: bytes, problems: tuple[str, ...]) -> StoredMemory:

@@ -23,6 +23,11 @@ def keys_of_partitions(prefix: bytes, what: bytes, tenant: str) -> tuple[bytes, 
     return tuple(key_of(prefix, partition, what, to_bytes(tenant)) for partition in range(PARTITIONS))
 
 
+def tenants_key(prefix: bytes, partition: int) -> bytes:
+    """Return the key of the tenants of a partition: `t` and the name if it has threads there, `s` if it is sealed."""
+    return key_of(prefix, partition, b"a", b"")
+
+
 def staging_key(prefix: bytes, key: ThreadKey, epoch: int) -> bytes:
     """Return the key under which the items of a new thread are collected, in the thread's slot."""
     return key_of(prefix, _partition(key), b"s", encode(key[:2]) + to_bytes(key.id) + b"%d" % epoch)
@@ -32,13 +37,15 @@ class ThreadKeys(NamedTuple):
     """The keys that a script on a thread gets, and the thread's members in the partition's sets.
 
     `member` is the thread in the sets by time and bytes, `id` in the set by id. `last` is the end of its members in the
-    sets of runs and of greatest checkpoints.
+    sets of runs and of greatest checkpoints. `tenant` is what the members of its tenant in the set of tenants
+    end with.
     """
 
     keys: tuple[bytes, ...]
     member: bytes
     id: bytes
     last: bytes
+    tenant: bytes
 
     @property
     def rows(self) -> tuple[bytes, ...]:
@@ -51,9 +58,9 @@ class ThreadKeys(NamedTuple):
         return self.keys[:1]
 
     @property
-    def members(self) -> tuple[bytes, bytes, bytes]:
+    def members(self) -> tuple[bytes, bytes, bytes, bytes]:
         """What `drop` in the scripts needs to delete the thread's entries."""
-        return (self.member, self.id, self.last)
+        return (self.member, self.id, self.last, self.tenant)
 
 
 @lru_cache(maxsize=4096)
@@ -64,7 +71,8 @@ def thread_keys(prefix: bytes, key: ThreadKey) -> ThreadKeys:
     keys = [key_of(prefix, partition, what, thread) for what in (b"t", b"o")]
     keys += [key_of(prefix, partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r", b"k")]
     id = to_bytes(key.id)
-    return ThreadKeys(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id)
+    keys.append(tenants_key(prefix, partition))
+    return ThreadKeys(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id, tenant)
 
 
 def _partition(key: ThreadKey) -> int:

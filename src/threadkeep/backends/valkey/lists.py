@@ -13,6 +13,7 @@ from threadkeep.backends.valkey.rows import (
     family_of,
     item_field,
     namespace_prefix,
+    sealed_of,
     segments,
     thread_row,
 )
@@ -79,7 +80,7 @@ class ValkeyLists:
         args = (prefix, _upper_bound(request), request.limit + 1, int(request.hidden))
         replies = executor.calls([Call("scan_checkpoints", self._keys(key).rows, args) for key in keys])
         return [
-            _scanned_checkpoint(key, family_of(thread), *found)
+            _scanned_checkpoint(key, family_of(thread), sealed_of(thread), *found)
             for key, (*columns, thread) in zip(keys, replies, strict=True)
             for found in zip(*columns, strict=True)
         ]
@@ -169,13 +170,13 @@ class ValkeyLists:
 
 
 def _scanned_checkpoint(
-    key: ThreadKey, family: int, field: bytes, row: bytes, labels: bytes | None
+    key: ThreadKey, family: int, sealed: bytes | None, field: bytes, row: bytes, labels: bytes | None
 ) -> ScannedCheckpoint:
     try:
-        return ScannedCheckpoint(key, checkpoint_row(row), labels, family)
+        return ScannedCheckpoint(key, checkpoint_row(row), labels, family, sealed=sealed)
     except MALFORMED_ROW_ERRORS as error:
         ns, id = decode(field[1:] + b"\x00\x01")
-        return damaged_scan(key, ns, id, f"its row cannot be read: {error!r}")
+        return damaged_scan(key, ns, id, f"its row cannot be read: {error!r}", sealed)
 
 
 def _listed_thread(key: ThreadKey, row: bytes, size: bytes | None) -> ListedThread:

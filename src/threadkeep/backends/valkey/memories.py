@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 import ormsgpack
 
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor, merge_by_score
-from threadkeep.backends.valkey.keys import PARTITIONS, key_of
+from threadkeep.backends.valkey.commits import REFUSED
+from threadkeep.backends.valkey.keys import PARTITIONS, key_of, tenants_key
 from threadkeep.engine.identity import decode_lossy, from_bytes, to_bytes
 from threadkeep.engine.memories.checksums import (
     MALFORMED_MEMORY_ERRORS,
@@ -41,6 +42,7 @@ from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, encode, memory_number, partition_number
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
+    ChangeMemories,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -54,15 +56,17 @@ from threadkeep.engine.memories.requests import (
     NewMemory,
     PartitionChanges,
     RefreshMemories,
+    ReplaceMemories,
     SearchFullText,
     SweepMemories,
     VectorRow,
     WordMatch,
     WordMatches,
     WriteMemories,
+    changed_memory,
 )
 from threadkeep.engine.memories.words import words_check
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, WrongKey, reason
 from threadkeep.plan import Request
 
 _MEMORIES, _EXPIRY, _NAMESPACES, _TIMES, _VECTORS, _CHANGES, _WORDS = range(7)
@@ -74,6 +78,12 @@ DIGITS = 16
 NUMBER_OFFSET = 1 << 63
 """It is added to a number, so that texts are in the order of the numbers."""
 _READ_AT_ONCE = 32
+_EXPECTING = 2
+"""Tells the script `write_memories` that a memory is expected."""
+_EXPECTING_UPDATES = 3
+"""The same for several memories, of which only the time of the last update matters."""
+_CHANGED = -2
+"""Its reply if a memory is not as expected."""
 
 
 class PartitionKeys(NamedTuple):
@@ -100,6 +110,8 @@ class ValkeyMemories:
         self._prefix = prefix
         self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             WriteMemories: self._write_memories,
+            ChangeMemories: self._change_memories,
+            ReplaceMemories: self._replace_memories,
             RefreshMemories: self._refresh_memories,
             SweepMemories: self._sweep_memories,
             GetMemories: self._get_memories,
@@ -134,7 +146,7 @@ class ValkeyMemories:
     # --- changes
 
     def _write_memories(self, executor: CallExecutor, request: WriteMemories) -> None:
-        executor.calls(self.write_calls(request))
+        check_written(executor.calls(self.write_calls(request)))
 
     def write_calls(self, request: WriteMemories) -> list[Call]:
         """Return a batch of memories as calls, one for each partition."""
@@ -166,7 +178,57 @@ class ValkeyMemories:
         args.append(len(deletes))
         for key in deletes:
             args += (_number_text(request.tenant, key), namespace_start(key.namespace))
+        if puts and not request.sealed:  # the script compares with the set of tenants
+            args.append(to_bytes(request.tenant))
+            slot = partition_number(request.tenant, part.first) % PARTITIONS
+            return Call("write_memories", (*part.keys, tenants_key(self._prefix, slot)), tuple(args))
         return Call("write_memories", part.keys, tuple(args))
+
+    def _change_memories(self, executor: CallExecutor, request: ChangeMemories) -> None:
+        """Write memories of one partition if they are as expected, in one script."""
+        (call,) = self.write_calls(request.write)
+        args: list[Any] = [*call.args[:2], _EXPECTING_UPDATES, len(request.expected)]
+        for key, updated in request.expected:
+            args += (_number_text(request.tenant, key), _maybe_number(updated))
+        reply = executor.call(Call(call.name, call.keys, (*args, *call.args[3:])))
+        check_written([reply])
+        if reply == _CHANGED:
+            raise changed_memory(request.expected[0][0])
+
+    def _replace_memories(self, executor: CallExecutor, request: ReplaceMemories) -> int:
+        """Replace memories, each in one script; one whose partition changes in two, the new one first.
+
+        If the old one was changed in between, the new one is deleted again.
+        """
+        pairs = list(zip(request.old, request.puts, strict=True))
+        moved = [old.memory_key != put.row.memory_key for old, put in pairs]
+        calls = [
+            self._replace_call(request, put.row.memory_key, None if is_moved else old, put)
+            for (old, put), is_moved in zip(pairs, moved, strict=True)
+        ]
+        replaced = [reply != _CHANGED for reply in executor.calls(calls)]
+        gone = [old for (old, _), is_moved in zip(pairs, moved, strict=True) if is_moved]
+        replies = executor.calls([self._replace_call(request, old.memory_key, old) for old in gone])
+        deleted = iter([reply != _CHANGED for reply in replies])
+        undo: list[Call] = []
+        count = 0
+        for (_, put), is_moved, is_replaced in zip(pairs, moved, replaced, strict=True):
+            is_done = next(deleted) if is_moved else is_replaced
+            count += is_done
+            if is_moved and is_replaced and not is_done:
+                undo.append(self._replace_call(request, put.row.memory_key, put.row))
+        executor.calls(undo)
+        return count
+
+    def _replace_call(
+        self, request: ReplaceMemories, key: MemoryKey, expected: MemoryRow | None, put: NewMemory | None = None
+    ) -> Call:
+        """Return a call that stores or deletes a memory if it is the expected one, or if there is none."""
+        write = WriteMemories(request.tenant, (put,) if put else (), () if put else (key,), request.now, sealed=True)
+        (call,) = self.write_calls(write)
+        times = ("", "") if expected is None else (expected.updated, _maybe_number(expected.expires))
+        args = (*call.args[:2], _EXPECTING, _number_text(request.tenant, key), *times, *call.args[3:])
+        return Call(call.name, call.keys, args)
 
     def _refresh_memories(self, executor: CallExecutor, request: RefreshMemories) -> None:
         by_partition = _numbers_by_partition(request.tenant, request.keys)
@@ -175,7 +237,7 @@ class ValkeyMemories:
 
     def _sweep_memories(self, executor: CallExecutor, request: SweepMemories) -> int:
         swept = 0
-        for part in self.parts(executor, None):
+        for part in self.parts(executor, request.tenant):
             if swept >= request.limit:
                 break
             bounds = ("-inf", request.now, "LIMIT", 0, request.limit - swept)
@@ -338,6 +400,12 @@ class ValkeyMemories:
         return PartitionChanges(part.first, version, changed, frozenset(map(_vector_id, present)))
 
 
+def check_written(replies: Sequence[int]) -> None:
+    """Raise WrongKey if a reply of the script `write_memories` says that it refused what is not encrypted."""
+    if REFUSED in replies:
+        raise WrongKey
+
+
 def fetch_fields(executor: CallExecutor, key: bytes, fields: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the fields of a hash that exist, with their values, some in each call."""
     for start in range(0, len(fields), AT_ONCE):
@@ -421,7 +489,7 @@ def vector_row(field: bytes, stored: bytes) -> VectorRow:
         length, count, checksum = map(int, head.split(b",")) if b"," in head else (int(head), 0, None)
         found = StoredVector(*_vector_id(field), rest[:length], rest[length:], checksum)
     except MALFORMED_MEMORY_ERRORS as error:
-        raise Corrupt(f"vector {decode_lossy(field)} cannot be read: {error!r}") from error
+        raise Corrupt(f"vector {decode_lossy(field)} cannot be read: {reason(error)}") from error
     return check_vector(found, count)
 
 

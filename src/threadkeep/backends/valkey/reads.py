@@ -22,6 +22,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import WriteRow
 from threadkeep.engine.requests import (
+    SERVER_CLOCK,
     CachedItems,
     CheckpointRef,
     CheckpointRows,
@@ -33,6 +34,8 @@ from threadkeep.engine.requests import (
     LoadSeveral,
     LoadThreadRows,
     MeasureItems,
+    ReadClock,
+    StorageClock,
     ranges_of,
 )
 from threadkeep.plan import Request
@@ -50,10 +53,15 @@ class ValkeyReads:
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
             LoadThreadRows: self._load_thread_rows,
+            ReadClock: self._read_clock,
         }
 
     def _keys(self, key: ThreadKey) -> ThreadKeys:
         return thread_keys(self._prefix, key)
+
+    def _read_clock(self, executor: CallExecutor, request: ReadClock) -> StorageClock:
+        seconds, microseconds = executor.call(Call("read_clock", self._keys(request.key).keys[:1]))
+        return StorageClock(int(seconds) * 1000 + int(microseconds) // 1000, SERVER_CLOCK)
 
     def _load_checkpoints(self, executor: CallExecutor, request: LoadCheckpoints) -> LoadedRows:
         return self.load(executor, request.key, request.wanted, (), request.cached)

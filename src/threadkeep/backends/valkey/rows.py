@@ -14,10 +14,12 @@ from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.namespaces import END, decode, encode, encode_segment
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 
 _UTF8 = ("utf-8", "surrogatepass")
 """How `identity.to_bytes` and `from_bytes` convert. Rows do it without them, because each call counts there."""
+_FACTS = 4
+"""How many plain numbers follow the first one in a thread's row, if the thread is not encrypted."""
 
 
 def segments(member: bytes, count: int) -> tuple[str, ...]:
@@ -70,7 +72,9 @@ def _maybe_text(data: bytes | None) -> str | None:
 def pack_thread(row: ThreadRow) -> bytes:
     """Return a thread's row as bytes, without its size.
 
-    The plain numbers are how many names it has, its checksum, family, and numbers of writes; these may be empty.
+    The plain numbers are how many names it has, its checksum, family, and numbers of writes; these may be empty. In an
+    encrypted thread the length of `sealed` follows, which then comes before the rest. In a thread with a lease a 1
+    comes after that, for scripts.
     """
     texts = (*row.key, row.top, row.run, row.source, row.status, row.early, row.early_status)
     encoded = [text.encode(*_UTF8) if text is not None else None for text in texts]
@@ -78,6 +82,11 @@ def pack_thread(row: ThreadRow) -> bytes:
     packed = ormsgpack.packb([*encoded[:3], row.epoch, row.rev, row.nexts, *counts, row.lease, *encoded[3:]])
     facts = (row.nexts[0] if row.nexts else 0, thread_checksum(row), row.family, row.top_writes, row.early_writes)
     plain = ",".join(["" if each is None else str(each) for each in facts])
+    if row.lease is not None:
+        length = "" if row.sealed is None else str(len(row.sealed))
+        return b"%b,%b,1\n%b%b" % (plain.encode(), length.encode(), row.sealed or b"", packed)
+    if row.sealed is not None:
+        return b"%b,%d\n%b%b" % (plain.encode(), len(row.sealed), row.sealed, packed)
     return b"%b\n%b" % (plain.encode(), packed)
 
 
@@ -86,7 +95,7 @@ def read_thread(stored: bytes, size: bytes, key: ThreadKey) -> ThreadRow:
     try:
         row = thread_row(stored, size)
     except Exception as error:
-        raise Corrupt(f"the row of thread {key.id!r} cannot be read: {error!r}") from error
+        raise Corrupt(f"the row of thread {key.id!r} cannot be read: {reason(error)}") from error
     return checked_thread(row, key)
 
 
@@ -94,6 +103,12 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
     """Read the row that `pack_thread` was given, and its size: a number twice, once in rows of older versions."""
     plain, _, packed = stored.partition(b"\n")
     facts = [int(each) if each else None for each in plain.split(b",")[1:]]
+    sealed = None
+    if len(facts) > _FACTS:
+        length = facts[_FACTS]
+        if length is not None:
+            sealed, packed = packed[:length], packed[length:]
+        del facts[_FACTS:]
     checksum, family, top_writes, early_writes = facts or (None, 0, None, None)
     number, _, again = size.partition(b":")
     tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
@@ -124,6 +139,7 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
         early_writes=early_writes,
         bytes_check=int(again) if again else None,
         checksum=checksum,
+        sealed=sealed,
     )
 
 
@@ -131,6 +147,13 @@ def family_of(stored: bytes) -> int:
     """Return the family in a thread's row, or 0 if there is none or it is damaged."""
     facts = stored.partition(b"\n")[0].split(b",")
     return int(facts[2]) if len(facts) > 2 and facts[2].isdigit() else 0
+
+
+def sealed_of(stored: bytes) -> bytes | None:
+    """Return `sealed` of a thread's row, or None if there is none or it is damaged."""
+    plain, _, rest = stored.partition(b"\n")
+    facts = plain.split(b",")
+    return rest[: int(facts[_FACTS + 1])] if len(facts) > _FACTS + 1 and facts[_FACTS + 1].isdigit() else None
 
 
 def pack_checkpoint(row: CheckpointRow) -> bytes:

@@ -25,7 +25,7 @@ from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, pack_checkpoint
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 
 T = TypeVar("T")
 MESSAGES, EVENTS, EXTRA, PENDING, ANSWERS = "messages", "events", "extra", "pending", "answers"
@@ -100,7 +100,7 @@ def status_at(head: Head, record: CheckpointRecord) -> str:
     try:
         return status(pending, RunLog(read_events(head, record)))
     except (KeyError, TypeError, IndexError) as error:
-        raise Corrupt(f"{PENDING} of {head.where} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{PENDING} of {head.where} cannot be decoded: {reason(error)}") from error
 
 
 def read_events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
@@ -112,8 +112,8 @@ def read_events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
     try:
         with gc_paused():
             return list(unpack_events(unpack(header(LIST, slot.elements) + head.bytes_of(slot.ranges), what)))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{what} cannot be decoded: {reason(error)}") from error
 
 
 def count_elements(slots: Mapping[str, Slot], name: str) -> int:

@@ -32,10 +32,14 @@ class EncodedMessage(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CubeOp:
-    """A change to a cube thread. `time` is in milliseconds; `nonce` is a random number that identifies the call."""
+    """A change to a cube thread. `time` is in milliseconds; `nonce` is a random number that identifies the call.
+
+    `lease` is that of the caller.
+    """
 
     time: int
     nonce: int
+    lease: bytes | None = None
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from threadkeep.engine.log.plain import jsonable
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import slot_value
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 
 RUNS = "runs"
 CHANNELS = {
@@ -48,7 +48,7 @@ def value(head: Head, record: CheckpointRecord, name: str) -> Any:
             return [_parse_json_text(message) for message in found]
         return _pending(_parse_json_text(found)) if name == channels.PENDING else _parse_json_text(found)
     except (TypeError, ValueError, IndexError) as error:
-        raise Corrupt(f"{name} of {head.where} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{name} of {head.where} cannot be decoded: {reason(error)}") from error
 
 
 def _parse_json_text(value: Any) -> Any:

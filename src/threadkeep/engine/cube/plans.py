@@ -65,7 +65,6 @@ from threadkeep.engine.cube.staging import CubeStaging
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
-from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, SHARED, ItemRange
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot
@@ -126,7 +125,7 @@ def unseen_head(heads: Heads, key: ThreadKey) -> Head:
 
     A commit that creates a thread raises Conflict if it exists. So the first change of a new thread needs no read.
     """
-    return Head(key, None, cache=ItemCache(heads.era))
+    return Head(key, None, cache=heads.new_cache())
 
 
 def stage_cached(head: Head, *ops: AnyOp) -> CubeStaging | None:

@@ -290,6 +290,11 @@ class CubeStaging:
         self._records[record.row.id] = record
         self._current, self._changed = record.row, False
 
+    def remove_lease(self) -> None:
+        """Let the change remove the thread's lease, which has expired."""
+        assert self._row is not None
+        self._row = self._row._replace(lease=None)
+
     def batch(self) -> Batch | None:
         """Return the batch with all changes, or None if nothing changed."""
         self._finish()

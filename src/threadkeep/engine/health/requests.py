@@ -75,10 +75,10 @@ class InspectedThread(Value):
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
     `exists` is whether the thread has a row. That may be damaged, or be the row of another thread: see
-    `records.thread_problem`. `family`, and in `fixed` those columns that a commit does not replace, may be read even if
-    the rest of the row cannot. `items` has the items of the engine's lanes; `item_sizes` lists all items as (lane,
-    number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index; `index_errors` has the
-    errors in its other indexes.
+    `records.thread_problem`. `family`, `sealed`, and in `fixed` those columns that a commit does not replace, may be
+    read even if the rest of the row cannot. `items` has the items of the engine's lanes; `item_sizes` lists all items
+    as (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index;
+    `index_errors` has the errors in its other indexes.
     """
 
     exists: bool = False
@@ -93,6 +93,7 @@ class InspectedThread(Value):
     unreadable: tuple[UnreadableRow, ...] = ()
     index_errors: tuple[str, ...] = ()
     fixed: FixedColumns | None = None
+    sealed: bytes | None = None
 
 
 class InspectThread(Request[InspectedThread]):
@@ -103,7 +104,7 @@ class InspectThread(Request[InspectedThread]):
 
 
 class StoredMemory(NamedTuple):
-    """A memory as it is stored: its key, its row, and the size in bytes of each of its vectors by field.
+    """A memory as it is stored: its key, its row, and its vectors by field.
 
     `key` is None if the key cannot be read, `row` if anything in the row is damaged. `vector_count` is the number
     of vectors that it should have; None if that is not known. `problems` lists what the storage found wrong with it.
@@ -114,7 +115,7 @@ class StoredMemory(NamedTuple):
     number: int
     key: MemoryKey | None
     row: MemoryRow | None
-    vectors: Mapping[int, int] = {}
+    vectors: Mapping[int, bytes] = {}
     vector_count: int | None = None
     problems: tuple[str, ...] = ()
     words_check: int | None = None
@@ -130,12 +131,16 @@ class StoredMemoryPage(Value):
 
 
 class InspectMemories(Request[StoredMemoryPage]):
-    """Read about `limit` memories of a tenant as they are stored, expired ones included, after the cursor `after`."""
+    """Read about `limit` memories of a tenant as they are stored, expired ones included, after the cursor `after`.
+
+    SQLite reads the words only if `with_words` is true: it reads the whole index for each page.
+    """
 
     access: ClassVar[Access] = READ
     tenant: str
     limit: int
     after: Any = None
+    with_words: bool = False
 
 
 class IntegrityProblem(NamedTuple):

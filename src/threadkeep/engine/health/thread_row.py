@@ -42,7 +42,8 @@ async def repair_thread_row(heads: Heads, key: ThreadKey, nonce: int, *, dry_run
         scan = scan_thread(key, await InspectThread(key))
         if not scan.inspected.exists:
             return Seen(None, None)
-        return Seen((scan, await _rebuilt_row(scan)), scan.row)
+        row = None if is_row_damaged(scan) else scan.row  # a lease in a damaged row does not count
+        return Seen((scan, await _rebuilt_row(scan)), row)
 
     def decide(seen: Seen[tuple[ThreadScan, ThreadRow] | None], attempt: int) -> Decision[RowRepair]:
         if seen.state is None:
@@ -76,6 +77,7 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
         if fixed is None:
             raise Corrupt(f"the row of {scan.where} cannot be rebuilt: not even its version can be read")
         empty = ThreadRow(scan.key, fixed.epoch, fixed.rev, (), fixed.created, fixed.created, family=scan.family)
+        empty = empty._replace(sealed=scan.inspected.sealed)
         scan = scan_thread(scan.key, scan.inspected._replace(thread=empty))
         times = [record.row.time for record in scan.records.values()]
         times += [task.row.time for tasks in scan.tasks.values() for task in tasks]

@@ -130,7 +130,7 @@ def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
     count = len(memory.vectors) if memory.vector_count is None else memory.vector_count
     if len(memory.vectors) != count or sorted(memory.vectors) != list(range(len(memory.vectors))):
         yield f"some of its vectors are missing: it has {sorted(memory.vectors)}, and should have {count}"
-    sizes = set(memory.vectors.values())
+    sizes = set(map(len, memory.vectors.values()))
     if any(size % _FLOAT or size <= 0 for size in sizes):
         yield "one of its vectors is truncated"
     elif len(sizes) > 1:

@@ -10,9 +10,9 @@ would have stored. Values of any other serializer are stored as one part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import BaseMessage
@@ -22,8 +22,11 @@ from threadkeep.engine.log.encoder import OPTIONS, encode_message, encode_metada
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.message_cache import GENERATION, MESSAGES, MessageCache
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header, read_header
-from threadkeep.engine.log.type_gate import KeepSerializer, with_type_gate
-from threadkeep.errors import Corrupt
+from threadkeep.engine.log.type_gate import KeepSerializer, Name, with_type_gate
+from threadkeep.errors import Corrupt, UpcastFailed
+
+if TYPE_CHECKING:
+    from threadkeep.engine.log.upcasters import Upcaster
 
 MSGPACK = "msgpack"
 DICT_WORTH_SPLITTING = 1024
@@ -73,12 +76,20 @@ class _NotMsgpackError(Exception):
 class Codec:
     """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it.
 
-    `cache_bytes` limits how much of messages is cached; 0 caches nothing.
+    `cache_bytes` limits how much of messages is cached; 0 caches nothing. A codec shares its cache with no other one,
+    whose upcasters may differ.
     """
 
-    def __init__(self, serde: Any, *, given: Any = None, cache_bytes: int = 8 * GENERATION) -> None:
+    def __init__(
+        self,
+        serde: Any,
+        *,
+        given: Any = None,
+        cache_bytes: int = 8 * GENERATION,
+        upcasters: Mapping[Name, Upcaster] | None = None,
+    ) -> None:
         self.given = given
-        self._serde = with_type_gate(serde)
+        self._serde = with_type_gate(serde, upcasters)
         self._splits = type(self._serde) is KeepSerializer
         self.unpack: Callable[[bytes], Any] | None = self._serde.unpack if self._splits else None
         """Decodes a value that is tagged MSGPACK; None if the serializer is not LangGraph's."""
@@ -126,11 +137,20 @@ class Codec:
         return tag, bytes(data)
 
     def loads(self, tag: str, data: bytes, what: str) -> Any:
-        """Decode what `dumps` returned. `what` names the value if it is Corrupt."""
+        """Decode what `dumps` returned. `what` names the value if it is Corrupt, or cannot be upcast.
+
+        The errors of a serializer that is not LangGraph's are not known, and passed on.
+        """
         try:
             return self._serde.loads_typed((tag, data))
+        except UpcastFailed as error:
+            raise UpcastFailed(f"{what} cannot be read: {error}") from error.__cause__
         except ormsgpack.MsgpackDecodeError as error:
             raise Corrupt(f"{what} cannot be decoded: {error}") from error
+        except (ValueError, RecursionError) as error:
+            if not self._splits:
+                raise
+            raise Corrupt(f"{what} cannot be decoded: {why_not_decoded(error)}") from error
 
     def _split(self, value: Any) -> Parts | None:
         """Split a list or dict. Other threads may change it meanwhile: it is encoded at once, or a copy of it is."""
@@ -225,7 +245,7 @@ def is_joined(count: int, size: float) -> bool:
 
 
 unpack_plain = KeepSerializer().unpack
-"""Decodes what `pack` returned, through the type gate. MsgpackDecodeError if it is damaged, or empty."""
+"""Decodes what `pack` returned, through the type gate. ValueError if it is damaged, or empty."""
 
 
 def pack(value: Any) -> bytes:
@@ -242,8 +262,15 @@ def unpack(data: bytes, what: str) -> Any:
     """Decode what `pack` returned, through the type gate. `what` names it if it is Corrupt."""
     try:
         return unpack_plain(data) if data else None
-    except ormsgpack.MsgpackDecodeError as error:
-        raise Corrupt(f"{what} cannot be decoded: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{what} cannot be decoded: {why_not_decoded(error)}") from error
+
+
+def why_not_decoded(error: Exception) -> str:
+    """Return what is wrong with a value that cannot be decoded, for people."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "an object in it is damaged or nested too deeply" if "ext_hook" in str(error) else str(error)
 
 
 def _sample_entries(value: dict[Any, Any]) -> dict[Any, Any]:

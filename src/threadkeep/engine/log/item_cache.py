@@ -30,11 +30,13 @@ class ItemCache:
 
     `run_log` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
     lane a (start, end) between which no item is missing; there may be more items outside of it. `decoded` is what delta
-    histories decoded of some rows, with these rows. `era` is that of the `Heads` that made the cache.
+    histories decoded of some rows, with these rows. `era` is that of the `Heads` that made the cache, and `compress`
+    says whether what is stored after it is compressed.
     """
 
-    def __init__(self, era: int = 0) -> None:
+    def __init__(self, era: int = 0, *, compress: bool = True) -> None:
         self.era = era
+        self.compress = compress
         self.lanes: dict[int, dict[int, bytes]] = {}
         self.range_lists: dict[int, tuple[ItemRange, ...]] = {}
         self.shapes: dict[int, Any] = {}

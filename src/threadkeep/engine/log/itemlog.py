@@ -10,7 +10,8 @@ grows is always one range, whatever else the thread stores in between. Three lan
 A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id and with the family of
 the thread (see `records.ThreadRow`), so an item that is stored under another's id or in another thread is detected. In
 the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 and 3 zstd with the shipped dictionary no. 1 or 2), bit
-4 means a group of several small elements, bit 7 is reserved for encrypted bodies. Dictionary no. 1 is only read.
+4 means a group of several small elements. Dictionary no. 1 is only read. With keys, bit 7 means that everything after
+the format byte is encrypted, and bit 6 that a signature follows: see `threadkeep.encryption`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, WrongKey
 
 NAMES = 0
 RANGE_LISTS = 1
@@ -43,7 +44,11 @@ PREFIX_LENGTH = 32
 _RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 3
 _DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"}
 """The files of the dictionaries, by compression. Stored items need the exact bytes that they were written with."""
-_COMPRESSION, _GROUP = 0x0F, 0x10
+_COMPRESSION, _GROUP, _SIGNED, _ENCRYPTED = 0x0F, 0x10, 0x40, 0x80
+_UNREADABLE = 0xFF
+"""The format byte of what could not be decrypted; it is never stored."""
+ENCRYPTION_BYTES = 29
+"""An encrypted or signed item is longer by so many bytes: format byte, nonce and tag."""
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
 _LONG_FRAME = b"\x80"
 """A zstd frame whose first byte is less states at most 65,791 bytes, or no size: then decompression refuses it."""
@@ -186,6 +191,8 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
     """Reverse `seal`. Corrupt if the checksum does not match; `what` names the row in the error."""
     try:
         method, elements, at = stored[0], 1, 1
+        if method & _ENCRYPTED:
+            _refuse_encrypted(method, what)
         if method & _GROUP:
             elements, at = read_varint(stored, 1)
         body = stored[at + 4 :]
@@ -196,6 +203,24 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
     except (IndexError, TypeError, struct.error, zstandard.ZstdError, MemoryError) as error:
         raise Corrupt(f"{what}: {error}") from error
     return Item(data, elements)
+
+
+def _refuse_encrypted(method: int, what: str) -> None:
+    if method == _UNREADABLE:
+        raise Corrupt(f"{what}: it cannot be decrypted; it was changed, is not encrypted, or belongs elsewhere")
+    raise WrongKey(f"{what} is encrypted: open the storage with keys=")
+
+
+def sign_item(stored: bytes, signature: bytes) -> bytes:
+    """Return a stored item with a signature of ENCRYPTION_BYTES bytes behind it."""
+    return bytes((stored[0] | _SIGNED,)) + stored[1:] + signature
+
+
+def split_signed(stored: bytes) -> tuple[bytes, bytes]:
+    """Reverse `sign_item`. ValueError if there is no signature."""
+    if not stored[0] & _SIGNED:
+        raise ValueError("it is not signed")
+    return bytes((stored[0] & ~_SIGNED,)) + stored[1:-ENCRYPTION_BYTES], stored[-ENCRYPTION_BYTES:]
 
 
 def unseal_usual(stored: bytes, seed: int) -> bytes:
@@ -209,8 +234,13 @@ def unseal_usual(stored: bytes, seed: int) -> bytes:
 
 
 def full_length(length: int, beginning: bytes, what: str) -> int:
-    """Return how many bytes a stored item holds, given its stored length and first bytes, without decompressing it."""
+    """Return how many bytes a stored item holds, given its stored length and first bytes, without decompressing it.
+
+    With the bit for encryption, the length is that of the encrypted item, the first bytes are those of the plain one.
+    """
     try:
+        if beginning[0] & _ENCRYPTED:
+            length -= ENCRYPTION_BYTES
         at = read_varint(beginning, 1)[1] + 4 if beginning[0] & _GROUP else 5
         if beginning[0] & _COMPRESSION == _RAW:
             return length - at
@@ -242,14 +272,27 @@ def seal_item(at: ItemId, item: Item, family: int, *, compress: bool = True) -> 
 
 
 def seal_items(
-    items: Iterable[tuple[ItemId, Item]], family: int, raw: Collection[ItemId] = (), *, quick: bool = False
+    items: Iterable[tuple[ItemId, Item]],
+    family: int,
+    raw: Collection[ItemId] = (),
+    *,
+    compress: bool = True,
+    quick: bool = False,
 ) -> tuple[tuple[ItemId, bytes], ...]:
     """Return items as they are stored in a thread of this family. Those in `raw` are not compressed."""
     sealed = []
     for at, (data, elements) in items:
         seed = (at[0] * 0x9E3779B1 + at[1]) & 0xFFFFFFFF ^ family  # as `_item_seed`
-        sealed.append((at, seal(data, seed, elements=elements, compress=not raw or at not in raw, quick=quick)))
+        packs = compress and (not raw or at not in raw)
+        sealed.append((at, seal(data, seed, elements=elements, compress=packs, quick=quick)))
     return tuple(sealed)
+
+
+def expand_item(at: ItemId, stored: bytes, family: int) -> bytes:
+    """Return a stored item without compression. Corrupt if the bytes were not stored under this id."""
+    if not stored[0] & _COMPRESSION:
+        return stored
+    return seal_item(at, unseal_item(at, stored, "the thread", family), family, compress=False)
 
 
 def unseal_item(at: ItemId, stored: bytes, where: str, family: int) -> Item:
@@ -371,6 +414,8 @@ def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
 
 def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange, ...]:
     """Return the ranges of a stored range list."""
+    if stored[:1] > b"\x3f" and stored[0] & _SIGNED and not stored[0] & _ENCRYPTED:
+        stored = split_signed(stored)[0]
     return unpack_ranges(unseal_item(at, stored, "the thread", family).data)
 
 

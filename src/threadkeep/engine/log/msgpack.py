@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
 
 WHOLE, LIST, MAP = 0, 1, 2
 """How a value is stored: in one part, as the elements of a list, or as the entries of a dict."""
@@ -13,6 +15,9 @@ keyword arguments, or a method call; pydantic models; numpy arrays; _DeltaSnapsh
 TEXT, ENTRIES, INTEGER, LARGE = range(100, 104)
 """threadkeep's own extension codes: text with lone surrogates, a dict with such keys, an integer of any size, and what
 stands for a large value of metadata."""
+OPAQUE, JSON = -1, -2
+"""In place of an extension code: of a value that only its own serializer can read, such as a pickle; of an object that
+an old saver stored as JSON."""
 
 
 def header(kind: int, count: int) -> bytes:
@@ -86,3 +91,53 @@ def object_end(data: bytes, at: int) -> int:
     for _ in range(count * each):
         at = object_end(data, at)
     return at
+
+
+class ExtensionHook(Protocol):
+    """Decodes an extension object. `depth` is how deeply it is nested: arrays, maps and objects around it, 0 if few."""
+
+    def __call__(self, code: int, data: bytes, *, depth: int) -> Any:
+        """Return the value of the object with this extension code and payload."""
+
+
+INSIDE_AN_OBJECT = 2048
+"""The depth of an object inside another: ormsgpack decodes 1024 arrays and maps around each of the two at most."""
+_DEEPEST = 11_000
+"""How deeply a value may be nested. Each level takes 550 bytes of the stack, which has 8 MB, and a crash cannot be
+caught. What ormsgpack encodes is not as deep: it refuses 255 levels of arrays in one object."""
+_FRAMES = 3
+"""What the decoder of an object takes of the stack, in levels."""
+_OPENING = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+
+
+def hook_inside(data: bytes, hook: ExtensionHook, depth: int) -> Callable[[int, bytes], Any]:
+    """Return the hook to decode the payload of an object that is nested this deeply. ValueError if it is too deep.
+
+    ormsgpack limits the nesting of one payload only, and objects inside objects are payloads inside payloads.
+    """
+    own = len(data) - len(data.translate(None, _OPENING))  # as many arrays and maps at most; text may have such bytes
+    depth += _FRAMES + (own if own < 16 else nesting(data))
+    if depth > _DEEPEST:
+        raise ValueError("the value is nested too deeply")
+    return partial(hook, depth=depth)
+
+
+def nesting(data: bytes) -> int:
+    """Return how deeply arrays and maps are nested in msgpack, without those in extension objects. Does not recurse.
+
+    What is cut off counts as far as it is there.
+    """
+    at, deepest, left = 0, 0, [1]
+    while left:
+        if not left[-1] or at >= len(data):
+            left.pop()
+            continue
+        left[-1] -= 1
+        kind, count, first = read_header(data, at)
+        if kind == WHOLE:
+            at = object_end(data, at)
+        else:
+            at = first
+            left.append(count * kind)  # LIST is 1 object for each element, MAP is 2
+            deepest = max(deepest, len(left) - 1)
+    return deepest

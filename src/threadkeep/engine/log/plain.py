@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import ormsgpack
 
-from threadkeep.engine.log.codec import MSGPACK
+from threadkeep.engine.log.codec import MSGPACK, why_not_decoded
 from threadkeep.engine.log.encoder import decode_extension
 from threadkeep.engine.log.msgpack import (
     ENTRIES,
@@ -39,6 +40,7 @@ from threadkeep.engine.log.msgpack import (
     TEXT,
     WHOLE,
     header,
+    hook_inside,
 )
 from threadkeep.errors import Corrupt
 
@@ -66,14 +68,14 @@ def plain(tag: str, data: bytes, *, what: str = "a value") -> Any:
         return None
     if tag == MSGPACK:
         try:
-            return _jsonable(_unpack(data))
-        except (ormsgpack.MsgpackDecodeError, RecursionError, UnicodeError) as error:
-            raise Corrupt(f"{what} cannot be decoded: {error}") from error
+            return _jsonable(_unpack(data, _object))
+        except (ValueError, RecursionError) as error:
+            raise Corrupt(f"{what} cannot be decoded: {why_not_decoded(error)}") from error
     if tag == "json":
         try:
             return json.loads(data)
-        except ValueError as error:
-            raise Corrupt(f"{what} cannot be decoded: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise Corrupt(f"{what} cannot be decoded: {why_not_decoded(error)}") from error
     if tag in ("bytes", "bytearray"):
         return _bytes(data)
     return {"$opaque": tag, "$size": len(data)}
@@ -94,15 +96,16 @@ def type_of(value: Any) -> str:
     return str(value[TYPE]).rpartition(".")[2] if isinstance(value, Mapping) and TYPE in value else ""
 
 
-def _unpack(data: bytes) -> Any:
-    return ormsgpack.unpackb(data, ext_hook=_object, option=ormsgpack.OPT_NON_STR_KEYS)
+def _unpack(data: bytes, hook: Callable[[int, bytes], Any]) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def _object(code: int, data: bytes) -> Any:
+def _object(code: int, data: bytes, *, depth: int = 1024) -> Any:
     """Decode an extension value: an object becomes its stored fields and the name of its class."""
+    hook = hook_inside(data, _object, depth)
     if code in (TEXT, ENTRIES, INTEGER, LARGE):
-        return decode_extension(code, data, _unpack)
-    value = _unpack(data)
+        return decode_extension(code, data, partial(_unpack, hook=hook))
+    value = ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
     if code == SNAPSHOT:
         return value
     if code == NUMPY:
@@ -112,7 +115,7 @@ def _object(code: int, data: bytes) -> Any:
     name, stored = (str(value[0]), str(value[1])), value[2]
     if code == METHOD or (code == SINGLE and name in _TEXTS):
         return stored
-    if code in (SINGLE, POSITIONAL) and name in _LISTS:
+    if code in (SINGLE, POSITIONAL) and name in _LISTS and isinstance(stored, list):
         return list(_only_argument(stored) if code == POSITIONAL else stored)
     return {TYPE: ".".join(name), **_fields(code, name, stored)}
 
@@ -131,7 +134,8 @@ def _only_argument(stored: Any) -> Iterable[Any]:
 
 def _dtype_and_shape(value: Any) -> Any:
     """A numpy array without its numbers, which people seldom want to see."""
-    return [str(value[0]), list(value[1])] if isinstance(value, list) and len(value) > 1 else None
+    is_array = isinstance(value, list) and len(value) > 1 and isinstance(value[1], list)
+    return [str(value[0]), value[1]] if is_array else None
 
 
 def _jsonable(value: Any) -> Any:

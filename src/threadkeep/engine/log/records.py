@@ -20,14 +20,14 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType, NoneType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack, unpack_plain
 from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, reason
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
@@ -61,6 +61,9 @@ class ThreadRow(NamedTuple):
     of all its rows and items include it, so those of other threads do not pass. It is 0 in threads that were created
     before there were families. `bytes_check` is `bytes` once more, where a database adds to it. `checksum` covers all
     other columns. Both are None in rows that were written before there were checksums: such a row is not checked.
+
+    `sealed` is the thread's data key and hidden columns, encrypted; None in a thread that is not encrypted. `lease`
+    says who may write the thread for now (`engine.threads.lease`); None if everybody may.
     """
 
     key: ThreadKey
@@ -86,6 +89,7 @@ class ThreadRow(NamedTuple):
     early_writes: int | None = None
     bytes_check: int | None = None
     checksum: int | None = None
+    sealed: builtins.bytes | None = None
 
 
 class CheckpointRow(NamedTuple):
@@ -157,7 +161,7 @@ class NameTable(NamedTuple):
     """The interned names of a thread: name by number, and number by name; and the thread's family.
 
     `number` may add a name; `known` has the numbers of most of them, without a call. `shapes` caches the numbers of
-    shapes among the first `shared` items of the shared lane, which are stored.
+    shapes among the first `shared` items of the shared lane, which are stored. `compress`: whether rows are compressed.
     """
 
     of: Sequence[str] | Mapping[int, str]
@@ -166,6 +170,7 @@ class NameTable(NamedTuple):
     known: Mapping[str, int] = MappingProxyType({})
     shapes: dict[Any, int] | None = None
     shared: int = 0
+    compress: bool = True
 
 
 class SharedParts(NamedTuple):
@@ -279,7 +284,7 @@ def pack_checkpoint(
         odd or 0, record.own_metadata or 0, record.rest or 0,
     ]  # fmt: skip
     refs = (new_tuple(ItemRange, (SHARED, shape, 1)), *ranges)
-    sealed = itemlog.seal(pack(body), _checkpoint_seed(row, names.family, refs))
+    sealed = itemlog.seal(pack(body), _checkpoint_seed(row, names.family, refs), compress=names.compress)
     return new_tuple(CheckpointRow, (*row[:9], refs, sealed))
 
 
@@ -462,7 +467,7 @@ def _unpack_checkpoint_carefully(
     except Corrupt:
         raise
     except Exception as error:
-        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {reason(error)}") from error
 
 
 def unpack_labels(n: int, stored: bytes | None, where: str, family: int) -> dict[str, Any]:
@@ -515,7 +520,7 @@ def unpack_own_metadata(row: CheckpointRow, where: str, family: int) -> dict[str
     try:
         return dict(unpack(_unseal(row, family, what), what)[_OWN_METADATA] or {})
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {reason(error)}") from error
 
 
 def _checkpoint_name(row: CheckpointRow, where: str) -> str:
@@ -630,7 +635,7 @@ def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable)
         others = [*different[1:], list(map(different.index, origins))]
     codes, details, refs = pack_slots(slots, names)
     packed = new_tuple(WriteRow, (*row[:3], *first, tuple(index), tuple(refs), b""))
-    body = itemlog.seal(pack([codes, details, others]), _write_seed(packed, names.family))
+    body = itemlog.seal(pack([codes, details, others]), _write_seed(packed, names.family), compress=names.compress)
     return new_tuple(WriteRow, (*packed[:8], body))
 
 
@@ -684,7 +689,7 @@ def _unpack_writes_carefully(row: WriteRow, names: NameTable, shared: SharedPart
     except Corrupt:
         raise
     except Exception as error:
-        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {reason(error)}") from error
 
 
 # --- checksums
@@ -705,10 +710,20 @@ def reseal(row: CheckpointRow, changed: CheckpointRow, where: str, family: int) 
     return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(changed, family)))
 
 
+_Row = TypeVar("_Row", bound=CheckpointRow | WriteRow)
+
+
+def expand(row: _Row, family: int) -> _Row:
+    """Return a row whose body is not compressed. Corrupt if it does not match its checksum."""
+    data, compute = _unseal(row, family, "the row"), _seed_of(row)
+    expanded: Any = row._replace(body=itemlog.seal(data, compute(row, family), compress=False))
+    return cast("_Row", expanded)
+
+
 def _unseal(row: CheckpointRow | WriteRow, family: int, what: str) -> bytes:
     """Return the body of a row. Corrupt if it does not match its checksum."""
     try:
-        compute: Any = _checkpoint_seed if isinstance(row, CheckpointRow) else _write_seed
+        compute = _seed_of(row)
         try:
             return itemlog.unseal(row.body, compute(row, family), what).data
         except Corrupt:
@@ -716,7 +731,12 @@ def _unseal(row: CheckpointRow | WriteRow, family: int, what: str) -> bytes:
                 raise
             return itemlog.unseal(row.body, compute(row, 0, form=repr), what).data
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {reason(error)}") from error
+
+
+def _seed_of(row: CheckpointRow | WriteRow) -> Any:
+    """Return the function that computes the seed of a row's checksum."""
+    return _checkpoint_seed if isinstance(row, CheckpointRow) else _write_seed
 
 
 def _checkpoint_seed(
@@ -744,11 +764,15 @@ def thread_checksum(row: ThreadRow) -> int:
 
     A threadkeep without checksums changes the revision and leaves the checksum: then that does not count any more.
     """
-    columns = (
+    columns: tuple[Any, ...] = (
         *row.key, row.epoch, row.rev, row.nexts, row.created, row.updated, row.checkpoints, row.writes, row.top,
         row.run, row.step, row.source, row.status, row.labels, row.early, row.early_status, row.family, row.top_writes,
         row.early_writes,
     )  # fmt: skip
+    if row.sealed is not None:  # the checksums of all other rows stay as they were before there was this column
+        columns += (zlib.crc32(row.sealed),)
+    if row.lease is not None:
+        columns += ("lease", zlib.crc32(row.lease))
     return (row.rev & _REV) << 32 | zlib.crc32(ascii(columns).encode())
 
 
@@ -792,6 +816,8 @@ def is_plausible(row: ThreadRow) -> bool:
     return (
         all(type(each) is int for each in numbers)
         and all(type(each) in (int, NoneType) for each in optional)
+        and type(row.sealed) in (bytes, NoneType)
+        and type(row.lease) in (bytes, NoneType)
         and max(abs(row.created), abs(row.updated)) < _MAX_TIME
         and row.status in STATUSES
         and row.early_status in (None, *STATUSES)

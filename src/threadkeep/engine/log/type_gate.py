@@ -3,7 +3,7 @@
 A stored object names its class, so whoever can write a row can name any callable. A name is used only if it is
 
 1. on LangGraph's own safe list (messages, datetimes, sets, Send, Interrupt ...), or
-2. allowed by the user, exactly (`allowed_types=`, LangGraph's allowlists), or
+2. allowed by the user, exactly (`allowed_types=`, LangGraph's allowlists, `upcasters=`), or
 3. a data class whose module is already imported: a dataclass, an enum, a named tuple, or a pydantic model that is not
    a Runnable. LangGraph's strict mode and `with_allowlist` switch this third rule off.
 
@@ -19,11 +19,12 @@ import json
 import logging
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache, partial
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ormsgpack
 from langgraph.checkpoint.serde import _msgpack
@@ -35,15 +36,24 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from threadkeep.engine.log import encoder
 from threadkeep.engine.log.messages import quick_builder
 from threadkeep.engine.log.msgpack import (
+    INSIDE_AN_OBJECT,
+    JSON,
     KEYWORDS,
     METHOD,
     NUMPY,
+    OPAQUE,
     POSITIONAL,
     PYDANTIC_1,
     PYDANTIC_2,
     SINGLE,
     SNAPSHOT,
+    hook_inside,
 )
+from threadkeep.errors import UpcastFailed
+
+if TYPE_CHECKING:
+    from threadkeep.engine.log.type_names import StoredClass
+    from threadkeep.engine.log.upcasters import Upcaster
 
 Name: TypeAlias = tuple[str, ...]
 AllowedType: TypeAlias = type | str | tuple[str, ...]
@@ -58,7 +68,22 @@ _BLOCKED = (
     "Blocked deserialization of %s.%s: the type is not allowed. A blocked type is returned as its stored data. "
     "Import its module first, or add the type to allowed_types="
 )
+# The error is named only: its text may contain the data.
 _NOT_REBUILT = "Could not rebuild %s.%s (%s); its stored data is returned"
+_failed_upcast: ContextVar[UpcastFailed | None] = ContextVar("failed_upcast", default=None)
+"""What an upcaster raised. ormsgpack does not pass on the exceptions of its hook."""
+
+
+SAFE, ALLOWED, UPCAST, IMPORTED = "safe", "allowed", "upcast", "imported"
+"""Verdicts on a stored class that is rebuilt: LangGraph's list, `allowed_types`, `upcasters`, imported data classes."""
+NOT_IMPORTED, NO_CLASS, NOT_DATA, OTHER_FORM, NOT_ALLOWED = (
+    "not imported",
+    "no such class",
+    "not a data class",
+    "stored in another form",
+    "not allowed",
+)
+"""Verdicts on a stored class whose objects are read as plain data, and why."""
 
 
 class KeepSerializer(JsonPlusSerializer):
@@ -74,14 +99,23 @@ class KeepSerializer(JsonPlusSerializer):
         pickle_fallback: bool = False,
         strict: bool = _msgpack.STRICT_MSGPACK_ENABLED,
         allowed_json_modules: Iterable[Name] | Literal[True] | None = None,
+        upcasters: Mapping[Any, Upcaster] | None = None,
     ) -> None:
         self.allowed = frozenset(map(type_name, allowed_types))
+        self.upcasters: dict[Name, Upcaster] = {}
+        if upcasters:
+            from threadkeep.engine.log.upcasters import as_upcasters, upcast  # noqa: PLC0415 - few programs have any
+
+            self.upcasters, self._upcast = as_upcasters(upcasters), upcast
         self.strict = strict
         self._warned: set[Name] = set()
-        self.unpack: Callable[[bytes], Any] = partial(
+        self.unpack: Callable[..., Any] = partial(
             ormsgpack.unpackb, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS
         )
         """Decodes msgpack through the gate. A partial makes no call of its own."""
+        self._unpack_object: Callable[[bytes], Any] = partial(
+            self.unpack, ext_hook=partial(self._revive, depth=INSIDE_AN_OBJECT)
+        )
         super().__init__(
             pickle_fallback=pickle_fallback,
             allowed_json_modules=allowed_json_modules,
@@ -90,13 +124,22 @@ class KeepSerializer(JsonPlusSerializer):
         )
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> KeepSerializer:
-        """Return a strict serializer: it allows the safe list, the types allowed before, and these."""
-        return KeepSerializer(
-            allowed_types=self.allowed | set(map(type_name, extra_allowlist)),
-            pickle_fallback=self.pickle_fallback,
-            strict=True,
-            allowed_json_modules=self._allowed_json_modules,
-        )
+        """Return a strict serializer: it allows the safe list, the types and upcasters of before, and these types."""
+        return self._copy(allowed_types=self.allowed | set(map(type_name, extra_allowlist)), strict=True)
+
+    def with_upcasters(self, upcasters: Mapping[Name, Upcaster]) -> KeepSerializer:
+        """Return this serializer with other upcasters."""
+        return self._copy(upcasters=upcasters) if upcasters != self.upcasters else self
+
+    def _copy(self, **changes: Any) -> KeepSerializer:
+        options: dict[str, Any] = {
+            "allowed_types": self.allowed,
+            "pickle_fallback": self.pickle_fallback,
+            "strict": self.strict,
+            "allowed_json_modules": self._allowed_json_modules,
+            "upcasters": self.upcasters,
+        }
+        return KeepSerializer(**(options | changes))
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Encode a value as LangGraph's serializer does."""
@@ -110,23 +153,69 @@ class KeepSerializer(JsonPlusSerializer):
         return "pickle", pickle.dumps(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Decode a stored value. json and msgpack pass the gate; pickle needs `pickle_fallback`."""
+        """Decode a stored value. json and msgpack pass the gate; pickle needs `pickle_fallback`.
+
+        UpcastFailed if an upcaster raises.
+        """
         if data[0] == "msgpack":
-            return self.unpack(data[1])
+            return self._unpack_and_upcast(data[1]) if self.upcasters else self.unpack(data[1])
         if data[0] == "json":
             return json.loads(data[1], object_hook=self._revive_json)
         return super().loads_typed(data)
 
-    def _revive(self, code: int, data: bytes) -> Any:
+    def verdict(self, stored: StoredClass) -> str:
+        """Return what happens to objects of a stored class when they are read, without importing anything."""
+        name, code = (stored.module, stored.name), stored.code
+        if code == OPAQUE:
+            return ALLOWED if stored.name == "pickle" and self.pickle_fallback else NOT_ALLOWED
+        if name in self.upcasters and code != METHOD:
+            return UPCAST
+        if name in _SAFE or code == NUMPY:
+            return SAFE
+        if name in self.allowed:
+            return ALLOWED
+        if code == METHOD or self.strict:
+            return NOT_ALLOWED
+        if name[0] not in sys.modules:
+            return NOT_IMPORTED
+        cls = _imported_class(name)
+        if cls is None:
+            return NO_CLASS
+        kind = _data_class_code(cls)
+        return NOT_DATA if kind is None else IMPORTED if code in (kind, JSON) else OTHER_FORM
+
+    def _unpack_and_upcast(self, data: bytes) -> Any:
+        """Decode msgpack. Raise what an upcaster raised, instead of what ormsgpack makes of it."""
+        _failed_upcast.set(None)
+        try:
+            return self.unpack(data)
+        except ValueError:
+            failed = _failed_upcast.get()
+            _failed_upcast.set(None)
+            if failed is None:
+                raise
+        raise failed
+
+    def _revive(self, code: int, data: bytes, *, depth: int = 0) -> Any:
         """Decode a msgpack extension: the object, or its plain data if the class is not allowed or raises."""
         if code > SNAPSHOT:
-            return encoder.decode_extension(code, data, self.unpack)
-        value = self.unpack(data)
+            return encoder.decode_extension(code, data, partial(self._unpack_payload, depth=depth))
+        if depth:  # not through _unpack_payload: objects may be nested as deeply as they can be encoded
+            hook = hook_inside(data, self._revive, depth)
+            value = ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+        else:
+            value = self._unpack_object(data)
         if code >= NUMPY:
             return _DeltaSnapshot(value) if code == SNAPSHOT else _numpy_array(value) if code == NUMPY else None
         if type(value) is not list or len(value) < 3 or type(value[0]) is not str or type(value[1]) is not str:
             return None
         name = (value[0], value[1])
+        if self.upcasters and name in self.upcasters and code != METHOD:
+            try:
+                return self._upcast(name, self.upcasters[name], code, value[2])
+            except UpcastFailed as error:
+                _failed_upcast.set(error)
+                raise
         build = _safe_builder(code, name) if name in _SAFE and code != METHOD else self._builder(code, name, value)
         if build is None:
             self._report_blocked(value[0], value[1])
@@ -134,15 +223,19 @@ class KeepSerializer(JsonPlusSerializer):
         try:
             return build(value[2])
         except Exception as error:  # noqa: BLE001 - as LangGraph does: a class that changed must not lose the data
-            self._warn((value[0], value[1]), _NOT_REBUILT, error)
+            self._warn((value[0], value[1]), _NOT_REBUILT, type(error).__name__)
             return value[2]
+
+    def _unpack_payload(self, data: bytes, *, depth: int) -> Any:
+        hook = hook_inside(data, self._revive, depth or INSIDE_AN_OBJECT)
+        return self.unpack(data, ext_hook=hook)
 
     def _builder(self, code: int, name: Name, value: list[Any]) -> Build | None:
         if code == METHOD:
-            is_safe = len(value) > 3 and (*name, value[3]) in _msgpack.SAFE_MSGPACK_METHODS
-            return getattr(_import_class(name), value[3]) if is_safe else None
+            is_safe = len(value) > 3 and type(value[3]) is str and (*name, value[3]) in _msgpack.SAFE_MSGPACK_METHODS
+            return getattr(import_class(name), value[3]) if is_safe else None
         if name in self.allowed:
-            return _builder_of(code, _import_class(name))
+            return _builder_of(code, import_class(name))
         return None if self.strict else _data_class_builder(code, _imported_class(name))
 
     def _revive_json(self, value: dict[str, Any]) -> Any:
@@ -150,23 +243,32 @@ class KeepSerializer(JsonPlusSerializer):
         name = _json_name(value)
         if name is None:
             return value
+        flat = (".".join(name[:-1]), name[-1])
+        if flat in self.upcasters:
+            fields = value.get("kwargs")
+            return self._upcast(
+                flat, self.upcasters[flat], KEYWORDS if fields else POSITIONAL, fields or value.get("args")
+            )
         cls = self._json_class(name)
         if cls is None:
             self._report_blocked(".".join(name[:-1]), name[-1])
             return value
-        method = (".".join(name[:-1]), name[-1], value.get("method"))
+        method = (".".join(name[:-1]), name[-1], str(value.get("method")))
         build = getattr(cls, method[2]) if method in _msgpack.SAFE_MSGPACK_METHODS else cls
         try:
             return build(*(value.get("args") or ()), **(value.get("kwargs") or {}))
         except Exception as error:  # noqa: BLE001 - as above
-            self._warn(name, _NOT_REBUILT, error)
+            self._warn(name, _NOT_REBUILT, type(error).__name__)
             return value
 
     def _json_class(self, name: Name) -> Any:
         flat = (".".join(name[:-1]), name[-1])
         listed = self._allowed_json_modules
         if flat in _SAFE or flat in self.allowed or listed is True or (listed and name in listed):
-            return _import_class(flat)
+            try:
+                return import_class(flat)
+            except (ImportError, AttributeError):  # listed for other versions of Python or LangChain
+                return None
         cls = None if self.strict else _imported_class(flat)
         return cls if cls is not None and _data_class_code(cls) is not None else None
 
@@ -181,8 +283,18 @@ class KeepSerializer(JsonPlusSerializer):
             _log.warning(text, ".".join(name[:-1]), name[-1], *details)
 
 
-def with_type_gate(serde: Any) -> Any:
-    """Return LangGraph's serializer with the type gate added. Any other serializer is returned unchanged."""
+def inner_serializer(serde: Any) -> Any:
+    """Return the serializer that LangGraph's EncryptedSerializer wraps; any other one as it is."""
+    return serde.serde if type(serde) is EncryptedSerializer else serde
+
+
+def with_type_gate(serde: Any, upcasters: Mapping[Name, Upcaster] | None = None) -> Any:
+    """Return LangGraph's serializer with the type gate added, and with upcasters if any are given.
+
+    Any other serializer is returned unchanged; ValueError if there are upcasters for it.
+    """
+    if upcasters and type(serde) is KeepSerializer:
+        return serde.with_upcasters(upcasters)
     if type(serde) is JsonPlusSerializer and not serde._custom_unpack_ext_hook:  # noqa: SLF001 - not public
         allowed = serde._allowed_msgpack_modules  # noqa: SLF001
         return KeepSerializer(
@@ -190,27 +302,30 @@ def with_type_gate(serde: Any) -> Any:
             pickle_fallback=serde.pickle_fallback,
             strict=allowed is not True,
             allowed_json_modules=serde._allowed_json_modules,  # noqa: SLF001
+            upcasters=upcasters,
         )
     if type(serde) is EncryptedSerializer:
-        return EncryptedSerializer(serde.cipher, with_type_gate(serde.serde))
+        return EncryptedSerializer(serde.cipher, with_type_gate(serde.serde, upcasters))
+    if upcasters:
+        raise ValueError(f"upcasters need LangGraph's serializer, and serde is a {type(serde).__name__}")
     return serde
 
 
-def type_name(allowed: AllowedType) -> Name:
+def type_name(given: AllowedType, what: str = "allowed_types takes classes") -> Name:
     """Return (module, name) of a class, of 'module.Name', of 'module:Name' or of a (module, name) pair."""
-    if isinstance(allowed, type):
-        return (allowed.__module__, allowed.__name__)
-    if isinstance(allowed, tuple) and len(allowed) == 2 and all(isinstance(part, str) for part in allowed):
-        return allowed
-    if isinstance(allowed, str):
-        module, _, name = allowed.replace(":", ".").rpartition(".")
+    if isinstance(given, type):
+        return (given.__module__, given.__name__)
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given):
+        return given
+    if isinstance(given, str):
+        module, _, name = given.replace(":", ".").rpartition(".")
         if module and name:
             return (module, name)
-    raise ValueError(f"allowed_types takes classes, 'module.Name' or ('module', 'Name'), not {allowed!r}")
+    raise ValueError(f"{what}, 'module.Name' or ('module', 'Name'), not {given!r}")
 
 
-def _import_class(name: Name) -> Any:
-    """Import an allowed class. Only names that LangGraph or the user listed may be passed."""
+def import_class(name: Name) -> Any:
+    """Import a class. Only names that LangGraph or the user listed may be passed."""
     return getattr(importlib.import_module(name[0]), name[1])
 
 
@@ -237,7 +352,10 @@ def _builder_of(code: int, target: Any) -> Build | None:
 @lru_cache(maxsize=256)
 def _safe_builder(code: int, name: Name) -> Build | None:
     """Return the builder of a class of the safe list. Messages have a fast one, because there are many."""
-    target = _import_class(name)
+    try:
+        target = import_class(name)
+    except (ImportError, AttributeError):  # listed for other versions of Python or LangChain
+        return None
     usual = _builder_of(code, target)
     return quick_builder(target, usual) if code == PYDANTIC_2 and usual is not None else usual
 
@@ -286,7 +404,7 @@ def _numpy_array(value: Any) -> Any:
     try:
         dtype, shape, order, buffer = value
         return np.frombuffer(buffer, dtype=np.dtype(dtype)).reshape(shape, order=order)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - as LangGraph does; numpy parses texts, with a SyntaxError among others
         return None
 
 

@@ -382,7 +382,7 @@ def _all_of(nodes: Iterable[FilterNode]) -> FilterNode:
 
 def _parse_and_or(name: str, parts: Any, read: Callable[[Any, int], FilterNode], levels: int) -> FilterNode:
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"{name} takes a non-empty list, not {parts!r}")
+        raise ValueError(f"{name} takes a non-empty list, not {type(parts).__name__}")
     nodes = tuple(read(each, levels) for each in parts)
     return AllOf(nodes) if name == "$and" else AnyOf(nodes)
 
@@ -398,7 +398,7 @@ def _parse_equal(operand: Any) -> FilterNode:
 
 def _parse_in(name: str, operand: Any) -> FilterNode:
     if not isinstance(operand, (list, tuple, set, frozenset)):
-        raise ValueError(f"{name} takes a list or a set, not {operand!r}")  # noqa: TRY004  one error for all operands
+        raise ValueError(f"{name} takes a list or a set, not {type(operand).__name__}")  # noqa: TRY004  one error for all operands
     known = [each for each in map(_plain_operand, operand) if each is not MISSING]
     others = tuple(each for each in known if not isinstance(each, str))
     return IsIn(frozenset(each for each in known if isinstance(each, str)), others)
@@ -406,7 +406,7 @@ def _parse_in(name: str, operand: Any) -> FilterNode:
 
 def _parse_exists(name: str, operand: Any) -> FilterNode:
     if not isinstance(operand, bool):
-        raise ValueError(f"{name} takes True or False, not {operand!r}")  # noqa: TRY004  one error for all operands
+        raise ValueError(f"{name} takes True or False, not {type(operand).__name__}")  # noqa: TRY004  one error for all operands
     return Exists() if operand else NotNode(Exists())
 
 

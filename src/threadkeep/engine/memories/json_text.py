@@ -68,6 +68,8 @@ def load(text: str) -> dict[str, Any]:
         value, end = _scan(text, 0)
     except StopIteration:
         value, end = _DECODER.raw_decode(text)  # raises the error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if end != len(text):
         value = _DECODER.decode(text)  # spaces may follow, if another program wrote it
     if type(value) is not dict:
@@ -82,7 +84,7 @@ def load_all(texts: Iterable[str]) -> list[dict[str, Any]]:
     for text in texts:
         try:
             value, end = _scan(text, 0)
-        except StopIteration:
+        except (StopIteration, RecursionError):
             value, end = None, -1  # `load` raises the error
         if end != len(text) or type(value) is not dict or "\\u0001" in text:
             value = load(text)

@@ -23,7 +23,7 @@ def merge_puts(requests: Sequence[WriteMemories]) -> Iterator[tuple[WriteMemorie
         keys = [memory.row[:2] for memory in request.puts]
         may_merge = bool(keys) and not request.deletes and not any(memory.vectors for memory in request.puts)
         has_words = bool(keys) and bool(request.puts[0].words)
-        fits = may_merge and parts and words == has_words and parts[0].tenant == request.tenant
+        fits = may_merge and parts and words == has_words and _same_kind(parts[0], request)
         if not (fits and len(taken) + len(keys) <= _MAX_PUTS and taken.isdisjoint(keys)):
             if parts:
                 yield _merged(parts), parts
@@ -41,4 +41,8 @@ def _merged(parts: Sequence[WriteMemories]) -> WriteMemories:
     if len(parts) == 1:
         return parts[0]
     puts = tuple([memory for part in parts for memory in part.puts])
-    return WriteMemories(parts[0].tenant, puts, (), max([part.now for part in parts]))
+    return WriteMemories(parts[0].tenant, puts, (), max([part.now for part in parts]), sealed=parts[0].sealed)
+
+
+def _same_kind(one: WriteMemories, other: WriteMemories) -> bool:
+    return one.tenant == other.tenant and one.sealed == other.sealed

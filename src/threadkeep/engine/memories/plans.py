@@ -19,9 +19,10 @@ from threadkeep.engine.memories.filters import (
     with_literal_keys,
 )
 from threadkeep.engine.memories.json_text import load, load_all
-from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix, memory_number
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix
 from threadkeep.engine.memories.requests import (
     NO_VECTORS,
+    ChangeMemories,
     FindExpired,
     FindMatching,
     GetMemories,
@@ -43,7 +44,7 @@ from threadkeep.engine.memories.requests import (
 )
 from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import count_words, word_score, words
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Conflict, Corrupt
 
 _MAX_SLICE = 1000
 _CHECKED_FIRST = 100
@@ -245,7 +246,7 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
         rows = await ListMemories(tenant, prefix, now, step, 0, after, filter)
         wanted = rows
         if skipped:
-            wanted = tuple(row for row in rows if memory_number(tenant, row.memory_key) not in skipped)
+            wanted = tuple(row for row in rows if row.number(tenant) not in skipped)
         found += decode_memories(wanted, filter)
         if len(rows) < step:
             break
@@ -380,6 +381,20 @@ async def write(tenant: str, puts: Sequence[NewMemory], deletes: Sequence[Memory
         await WriteMemories(tenant, tuple(puts), tuple(deletes), now)
 
 
+async def change(write: WriteMemories, expected: Sequence[tuple[MemoryKey, int | None]]) -> None:
+    """Store memories, each of which must be as expected: Conflict if one is not. One commit.
+
+    If the outcome of the commit was lost, it is made again, and then finds what it stored itself: one more round trip.
+    """
+    try:
+        await ChangeMemories(write, tuple(expected))
+    except Conflict:
+        new = {memory.row.memory_key: memory.row for memory in write.puts}
+        for key, row in zip(new, await GetMemories(write.tenant, tuple(new), write.now), strict=True):
+            if row is None or (row.updated, row.value) != (new[key].updated, new[key].value):
+                raise
+
+
 async def refresh(tenant: str, keys: Sequence[MemoryKey], now: int) -> None:
     """Restart the ttl of memories. One commit."""
     await RefreshMemories(tenant, tuple(keys), now)
@@ -397,11 +412,11 @@ def ttl_microseconds(ttl: float) -> int:
     return int(ttl * _MICROSECONDS_PER_MINUTE)
 
 
-async def sweep(now: int) -> int:
-    """Delete expired memories of all tenants, in small commits. Return the number deleted."""
+async def sweep(tenant: str, now: int) -> int:
+    """Delete expired memories of a tenant, in small commits. Return the number deleted."""
     total = 0
     while True:
-        deleted = await SweepMemories(now, _SWEEP_BATCH)
+        deleted = await SweepMemories(tenant, now, _SWEEP_BATCH)
         total += deleted
         if deleted < _SWEEP_BATCH:
             return total

@@ -2,7 +2,7 @@
 
     read     GetMemories, GetMemoriesByNumber, ListMemories, ListNamespaces, CountMemories, FindMatching, FindExpired,
              SearchFullText, LoadVectorChanges, SearchVectors
-    write    WriteMemories, RefreshMemories, SweepMemories, CreateVectorIndex
+    write    WriteMemories, ChangeMemories, ReplaceMemories, RefreshMemories, SweepMemories, CreateVectorIndex
 
 Times are microseconds since 1970. A read never returns a memory that is expired at `now`, whether or not it was swept.
 A backend may return memories that do not match a filter, but must not omit one that does: the caller filters again.
@@ -10,11 +10,12 @@ A backend may return memories that do not match a filter, but must not omit one 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode
-from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
+from threadkeep.errors import Conflict
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 from threadkeep.value import Value, field
 
@@ -39,6 +40,10 @@ class MemoryRow(NamedTuple):
         """The memory's namespace and key."""
         return MemoryKey(self.namespace, self.key)
 
+    def number(self, tenant: str) -> int:
+        """Return the number under which this memory of a tenant is stored."""
+        return memory_number(tenant, (self.namespace, self.key))
+
 
 class NewMemory(NamedTuple):
     """A memory to store: its row, one vector (float32, little-endian) per embedded text, and its marked words."""
@@ -58,6 +63,75 @@ class WriteMemories(Request[None]):
     now: int
     expired: bool = False
     """Whether to delete a memory of `deletes` only if it has expired."""
+    sealed: bool = False
+    """Whether the memories of `puts` are encrypted; if not, WrongKey if the tenant requires it."""
+
+
+class ChangeMemories(Request[None]):
+    """Make a `WriteMemories` if memories are as expected; Conflict, and nothing happens, if one is not.
+
+    `expected` has the keys of memories that are stored or deleted, each with the time of its last update, or None if
+    there must be none, or only one that has expired. All keys have the same first segment. If the reply was lost and
+    the change is made again, it is a Conflict: then read what is stored.
+    """
+
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    write: WriteMemories
+    expected: tuple[tuple[MemoryKey, int | None], ...]
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the memories."""
+        return self.write.tenant
+
+    def check(self, stored: Sequence[MemoryRow | None]) -> None:
+        """Raise Conflict unless these rows, which are stored under the expected keys, are as expected."""
+        for (key, expected), row in zip(self.expected, stored, strict=True):
+            is_there = row is not None and (row.expires is None or row.expires > self.write.now)
+            if (row.updated if is_there and row is not None else None) != expected:
+                raise changed_memory(key)
+
+
+def changed_memory(key: MemoryKey) -> Conflict:
+    """Return the error for a memory that is not as expected."""
+    return Conflict(f"memory {key.key!r} in {'/'.join(key.namespace)} was changed by others: read it again")
+
+
+class ReplaceMemories(Request[int]):
+    """Replace memories by encrypted ones, each if it was not changed. Return how many of `old` were replaced.
+
+    `puts[n]` takes the place of `old[n]`, which must still have the same `updated` and `expires`. It may have another
+    key; if there is a memory of that key already, that one stays and `old[n]` is deleted.
+    """
+
+    access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    tenant: str
+    old: tuple[MemoryRow, ...]
+    puts: tuple[NewMemory, ...]
+    now: int
+
+    def count(self, stored: Sequence[MemoryRow | None]) -> int:
+        """Return how many of `stored`, what is stored in the place of `old`, were not changed."""
+        return sum(1 for _ in self._unchanged(stored))
+
+    def to_write(
+        self, stored: Sequence[MemoryRow | None], exists: Callable[[MemoryKey], bool]
+    ) -> tuple[tuple[NewMemory, ...], tuple[MemoryKey, ...]]:
+        """Return what to store and what to delete."""
+        puts: list[NewMemory] = []
+        deletes: list[MemoryKey] = []
+        for old, put in self._unchanged(stored):
+            is_moved = put.row.memory_key != old.memory_key
+            if is_moved:
+                deletes.append(old.memory_key)
+            if not is_moved or not exists(put.row.memory_key):
+                puts.append(put)
+        return tuple(puts), tuple(deletes)
+
+    def _unchanged(self, stored: Sequence[MemoryRow | None]) -> Iterator[tuple[MemoryRow, NewMemory]]:
+        for old, put, now in zip(self.old, self.puts, stored, strict=True):
+            if now is not None and (now.updated, now.expires) == (old.updated, old.expires):
+                yield old, put
 
 
 class RefreshMemories(Request[None]):
@@ -70,9 +144,10 @@ class RefreshMemories(Request[None]):
 
 
 class SweepMemories(Request[int]):
-    """Delete at most `limit` expired memories, of all tenants. Return the number deleted."""
+    """Delete at most `limit` expired memories of a tenant. Return the number deleted."""
 
     access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    tenant: str
     now: int
     limit: int
 

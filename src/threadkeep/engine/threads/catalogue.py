@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.lease import is_empty
 from threadkeep.engine.log.records import STATUSES
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
@@ -99,6 +100,8 @@ async def list_threads(
         listed = await query._replace(limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
         for each in named:
+            if each.row.lease is not None and is_empty(each.row) and not is_damaged(each):
+                continue  # its lease was taken before anything was stored
             try:
                 if await _is_match(each, wanted, any_checkpoint=query.any_checkpoint):
                     found.append(thread_info(each))

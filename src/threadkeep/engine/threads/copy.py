@@ -161,7 +161,8 @@ def copy_labels(head: Head, numbers: Iterable[int], target: ThreadKey) -> Iterat
     for n in numbers:
         id, labels = ItemId(SHARED, n), _with_target(head.labels(n), head.key, target)
         packed = pack(labels)
-        stored = itemlog.seal_item(id, Item(packed), head.family) if packed != head.shared(n) else None
+        is_same, compress = packed == head.shared(n), head.cache.compress
+        stored = None if is_same else itemlog.seal_item(id, Item(packed), head.family, compress=compress)
         yield CopiedLabels(id, metadata.tags(labels), stored)
 
 

@@ -81,7 +81,9 @@ class Draft:
         row = self.head.row
         stored = row.nexts[SHARED] if row is not None and len(row.nexts) > SHARED else 0
         shapes = self.head.cache.shape_numbers
-        return new_tuple(NameTable, (self.names, self.number, self.family, self._numbers, shapes, stored))
+        return new_tuple(
+            NameTable, (self.names, self.number, self.family, self._numbers, shapes, stored, self.head.cache.compress)
+        )
 
     def number(self, name: str) -> int:
         """Return the number of a name; add the name if it is new."""
@@ -134,12 +136,13 @@ class Draft:
 
     def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
+        items, compress = self.new_items.items(), self.head.cache.compress
         if not self._chunks:
-            return itemlog.seal_items(self.new_items.items(), self.family, quick=self.is_quick)
+            return itemlog.seal_items(items, self.family, compress=compress, quick=self.is_quick)
         raw: Collection[ItemId] = ()
         if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED:
             raw = self._chunks
-        return itemlog.seal_items(self.new_items.items(), self.family, raw)
+        return itemlog.seal_items(items, self.family, raw, compress=compress)
 
     def lane(self, name: str) -> int:
         """Return the lane of a name."""

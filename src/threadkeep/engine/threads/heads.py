@@ -71,7 +71,7 @@ class Head(Value):
     def name_table(self) -> NameTable:
         """Return the names for unpacking rows."""
         family = self.row.family if self.row is not None else 0
-        return new_tuple(NameTable, (self.names, _no_new_names, family, _NO_NUMBERS, None, 0))
+        return new_tuple(NameTable, (self.names, _no_new_names, family, _NO_NUMBERS, None, 0, True))
 
     def with_recent(self, records: Iterable[CheckpointRecord]) -> dict[tuple[str, str], CheckpointRecord]:
         """Return the recent checkpoints with these added and the oldest dropped.
@@ -123,7 +123,7 @@ class Head(Value):
 
     def trimmed(self) -> Head:
         """Return the same head whose cache has only the items that its names and recent checkpoints use."""
-        cache = ItemCache(self.cache.era)
+        cache = ItemCache(self.cache.era, compress=self.cache.compress)
         used = [each for record in self.recent.values() for slot in record.slots.values() for each in slot.ranges]
         used += [ItemRange(lane, n, 1) for lane in range(FIRST_CHANNEL) for n in list(self.cache.lanes.get(lane, ()))]
         for item_id in (item_id for each in itemlog.union(used) for item_id in each.ids()):
@@ -141,16 +141,23 @@ def _no_new_names(name: str) -> int:
 
 
 class Heads:
-    """The cached heads of a Keep, within a budget of bytes."""
+    """The cached heads of a Keep, within a budget of bytes. `compress`: whether what is stored is compressed."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, *, compress: bool = True) -> None:
         self._budget = budget
+        self._compress = compress
         self.era = 0
         """The number of times that all heads were dropped. A cache of another era is not current."""
+        self.has_leases = False
+        """Whether callers may have leases of threads: then each change asks for that of its caller."""
         self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
         self.get: Callable[[ThreadKey], Head | None] = self._heads.get
         """Returns the cached head of a thread, if any."""
+
+    def new_cache(self) -> ItemCache:
+        """Return an empty cache of a thread's items."""
+        return ItemCache(self.era, compress=self._compress)
 
     def drop(self, key: ThreadKey) -> None:
         """Drop the cached head of a thread."""
@@ -163,6 +170,11 @@ class Heads:
         """
         self.era += 1
         self._heads.clear()
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many threads are cached, and how many bytes they take."""
+        heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
+        return len(heads), sum(head.cache.size + _HEAD_SIZE for head in heads)
 
     def is_current(self, head: Head) -> bool:
         """Return whether a head may still be trusted: `clear` was not called since it was read."""
@@ -202,9 +214,9 @@ class Heads:
         """Return the head that a read shows. `old` is the head whose cached items the read did not send again."""
         if loaded.thread is None:
             self.drop(key)
-            return Head(key, None, cache=ItemCache(self.era))
+            return Head(key, None, cache=self.new_cache())
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
-            old = Head(key, loaded.thread, cache=ItemCache(self.era))
+            old = Head(key, loaded.thread, cache=self.new_cache())
         old.cache.fill(loaded.items, old.where, loaded.thread.family)
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _read_names(old.names, loaded.thread, old.cache)

@@ -26,6 +26,8 @@ UNTAGGED = ("source", "step", "run_id", *OWN)
 """Keys that may be stored outside the labels, so the index does not cover them."""
 OWN_OF_CUBE = ("tag", "forked_from")
 """Keys that a cube thread stores in the checkpoint's row, so the index does not cover them there."""
+CREDENTIALS, REQUEST_ID = "langgraph_auth_", "langgraph_request_id"
+"""How the keys begin that LangGraph's server uses for credentials; its key for the id of a request."""
 ANY, LATEST = "any", "latest"
 """Which checkpoints of a thread a filter is compared with: any of them, or the newest root checkpoint."""
 LARGE_METADATA = "\0metadata"
@@ -113,6 +115,11 @@ def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str
     return found
 
 
+def without_private(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without credentials and request ids: nobody stores these."""
+    return {key: value for key, value in metadata.items() if not key.startswith(CREDENTIALS) and key != REQUEST_ID}
+
+
 def root_checkpoint(own: Mapping[str, Any]) -> str | None:
     """Return the root checkpoint that a subgraph's checkpoint belongs to; None if its metadata names none."""
     parents = own.get("parents")
@@ -125,7 +132,7 @@ def as_filter(metadata: Any) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not (isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)):
-        raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
+        raise TypeError(f"metadata must be a dict with str keys, not {type(metadata).__name__}")
     return dict(metadata)
 
 
@@ -147,7 +154,7 @@ class MetadataFilter:
             if type(value) in _PLAIN:
                 self._given.append((key, type(value), value))
             else:
-                self._wanted.append((key, canonical(value)))
+                self._wanted.append((key, _canonical_or_refused(key, value)))
             if key not in _COLUMNS:
                 self._others.append(key)
 
@@ -190,7 +197,10 @@ def _digest_of(canonical_form: bytes) -> bytes:
 def tag(key: str, value: Any) -> bytes:
     """Return a short digest of one label. Equal labels have equal tags."""
     name = to_bytes(key)
-    return blake2b(b"%d:" % len(name) + name + canonical(value), digest_size=8).digest()
+    try:
+        return blake2b(b"%d:" % len(name) + name + canonical(value), digest_size=8).digest()
+    except RecursionError:
+        raise _too_deep(key) from None
 
 
 def tags(labels: Mapping[str, Any]) -> tuple[bytes, ...]:
@@ -222,6 +232,17 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return b"b" + bytes(value)
     return b"o" + pack(value)
+
+
+def _canonical_or_refused(key: str, value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except RecursionError:
+        raise _too_deep(key) from None
+
+
+def _too_deep(key: str) -> ValueError:
+    return ValueError(f"the value of {key!r} is nested too deeply for metadata")
 
 
 def _join_framed(pieces: Any) -> bytes:

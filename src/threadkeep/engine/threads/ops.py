@@ -1,7 +1,7 @@
 """Ops: the changes of a thread that callers ask for, `Put` and `PutWrites`.
 
 An op is prepared when it is made, outside of any commit. If a value cannot be serialized, making the op fails and
-nothing else is affected.
+nothing else is affected. Its `lease` is that of its caller (`engine.lease`), None if the caller has none.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Put:
     """
 
     __slots__ = (
-        "codec", "encoded", "fields", "hidden", "id", "inherits", "labels", "metadata", "new_versions", "nonce", "ns",
-        "only_new", "parent", "rest", "seen", "stored_slots", "time", "values", "versions",
+        "codec", "encoded", "fields", "hidden", "id", "inherits", "labels", "lease", "metadata", "new_versions",
+        "nonce", "ns", "only_new", "parent", "rest", "seen", "stored_slots", "time", "values", "versions",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Put:
         self.codec, self.ns, self.parent, self.time, self.nonce = codec, ns, parent, time, nonce
         self.hidden, self.only_new, self.stored_slots, self.inherits = hidden, only_new, stored_slots, inherits
         self.new_versions = new_versions
+        self.lease: bytes | None = None
         self.id: str = checkpoint["id"]
         values: Mapping[str, Any] = checkpoint.get("channel_values") or {}
         versions: dict[str, Any] = dict(checkpoint.get("channel_versions") or ())
@@ -85,7 +86,10 @@ class Put:
         if not names <= _STR:
             _check_names((*values, *versions, *seen, *chain.from_iterable(seen.values())))
         hash((*versions.values(), *chain.from_iterable(map(dict.values, seen.values()))))
-        self.metadata = metadata.split(copy_containers(dict(given_metadata)))
+        try:
+            self.metadata = metadata.split(copy_containers(dict(given_metadata)))
+        except RecursionError:
+            raise ValueError("the metadata is nested too deeply") from None
         self.labels = pack(self.metadata.labels)
         moved = self._move_large_metadata() if self._may_be_large() else {}
         new = list(filter(values.__contains__, new_versions))
@@ -116,7 +120,7 @@ class Put:
 class PutWrites:
     """Store writes (idx, channel, value) of a task on a checkpoint, which need not exist yet."""
 
-    __slots__ = ("checkpoint", "nonce", "ns", "only_new", "path", "run", "task", "time", "writes")
+    __slots__ = ("checkpoint", "lease", "nonce", "ns", "only_new", "path", "run", "task", "time", "writes")
 
     def __init__(
         self,
@@ -133,6 +137,7 @@ class PutWrites:
     ) -> None:
         self.ns, self.checkpoint, self.task, self.path, self.run = ns, checkpoint, task, path, run
         self.writes, self.time, self.nonce, self.only_new = writes, time, nonce, only_new
+        self.lease: bytes | None = None
         for _, channel, _ in writes:
             if type(channel) is not str:
                 _check_names((channel,))

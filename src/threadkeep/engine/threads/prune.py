@@ -10,13 +10,16 @@ and older checkpoints of its namespace are hidden instead of removed: it may hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from threadkeep.engine.commit import TRIES, Decision, Seen, commit, dropping_head
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.lease import FORCED
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, TaskWrites
 from threadkeep.engine.requests import (
     Batch,
+    CallersLease,
     Commit,
     DropThread,
     FindThreadsOfRuns,
@@ -68,9 +71,28 @@ async def prune(heads: Heads, key: ThreadKey, strategy: str, nonce: int) -> None
 
 
 async def delete(heads: Heads, key: ThreadKey) -> None:
-    """Delete a thread; nothing happens if it does not exist. One round trip."""
-    with dropping_head(heads, key):
-        await DropThread(key)
+    """Delete a thread; nothing happens if it does not exist. One round trip; four if it has a lease."""
+    lease = await CallersLease() if heads.has_leases else None
+    if lease in (None, FORCED):
+        try:
+            with dropping_head(heads, key):
+                await DropThread(key, leased=lease is not None)
+        except Conflict:
+            pass  # it has a lease
+        else:
+            return
+    await commit(heads, key, partial(_read_row, key), _drop_if_there)
+
+
+async def _read_row(key: ThreadKey) -> Seen[None]:
+    return Seen(None, (await LoadItems(key, ())).thread)
+
+
+def _drop_if_there(seen: Seen[None], _: int) -> Decision[None]:
+    row = seen.row
+    if row is None:
+        return Decision(None)
+    return Decision(None, Commit(Batch((row.epoch, row.rev), row._replace(bytes=0), drops_thread=True)))
 
 
 async def threads_of_runs(tenant: str, kind: str, runs: Iterable[str]) -> tuple[ThreadKey, ...]:

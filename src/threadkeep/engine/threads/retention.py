@@ -107,7 +107,8 @@ class PruneResult:
 
     `examined` counts all threads that were examined; it is 0 if the thread does not exist. `damaged` lists threads with
     damaged checkpoints: these stay, and nothing is freed before `repair` has run. `skipped` lists threads whose own row
-    is damaged, which a prune of all threads leaves unchanged.
+    is damaged, which a prune of all threads leaves unchanged. `leased` lists threads that somebody else holds a lease
+    of, which are left unchanged, too.
     """
 
     dry_run: bool
@@ -120,6 +121,7 @@ class PruneResult:
     bytes: int
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    leased: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ def prune_result(
     dry_run: bool,
     skipped: Iterable[str] = (),
     damaged: Iterable[str] = (),
+    leased: Iterable[str] = (),
 ) -> PruneResult:
     """Return the result for these threads, with totals."""
     threads = tuple(threads)
@@ -157,6 +160,7 @@ def prune_result(
         bytes=sum(each.bytes for each in threads),
         skipped=tuple(skipped),
         damaged=tuple(damaged),
+        leased=tuple(leased),
     )
 
 

@@ -185,6 +185,11 @@ class CheckpointStaging:
         known = self._known.get((op.ns, op.checkpoint))
         return known.tasks.get(op.task) if known else None
 
+    def remove_lease(self) -> None:
+        """Let the change remove the thread's lease, which has expired."""
+        assert self._row is not None
+        self._row = self._row._replace(lease=None)
+
     def batch(self) -> Batch | None:
         """Return the complete change; None if nothing changes."""
         if self._row is None or not (self._records or self._tasks):

@@ -1,4 +1,7 @@
-"""Portable files: JSON lines, compressed with zstd, each with a checksum. Reading and writing them."""
+"""Portable files: JSON lines, compressed with zstd, each with a checksum. Reading and writing them.
+
+With keys they are encrypted as a whole; see `sealed_files`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import zstandard
 
 from threadkeep.transfer.portable.format import FORMAT, HEADER, VERSION, Line, brief, encoded
+from threadkeep.transfer.portable.sealed_files import MAGIC, OpeningReader, SealingWriter
+
+if TYPE_CHECKING:
+    from threadkeep.encryption.keys import Keys
 
 LONGEST_LINE = 64 * 1024 * 1024
 """In bytes."""
@@ -45,18 +52,19 @@ class LineWriter:
 
 
 @contextmanager
-def open_for_writing(where: PortableFile) -> Iterator[LineWriter]:
-    """Write a file, completely or not at all. It is compressed, unless its name ends in .jsonl.
+def open_for_writing(where: PortableFile, keys: Keys | None = None, *, compress: bool = True) -> Iterator[LineWriter]:
+    """Write a file, completely or not at all. With keys it is encrypted.
 
-    An older export is replaced. FileExistsError for any other file, such as the database itself.
+    It is compressed, unless its name ends in .jsonl or `compress` is false. An older export is replaced.
+    FileExistsError for any other file, such as the database itself.
     """
     if hasattr(where, "write"):
-        with _compressed(where) as out:
+        with _sealed(where, keys) as sealed, _compressed(sealed, compress=compress) as out:
             yield LineWriter(out)
         return
     path = Path(where).resolve()
     if path.exists() and not path.is_file():  # a device or a pipe
-        with path.open("wb") as file, _compressed(file) as out:
+        with path.open("wb") as file, _sealed(file, keys) as sealed, _compressed(sealed, compress=compress) as out:
             yield LineWriter(out)
         return
     if path.exists() and path.stat().st_size and not is_portable(path):
@@ -64,11 +72,11 @@ def open_for_writing(where: PortableFile) -> Iterator[LineWriter]:
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
-            if path.suffix == ".jsonl":
-                yield LineWriter(file)
-            else:
-                with _compressed(file) as out:
-                    yield LineWriter(out)
+            with (
+                _sealed(file, keys) as sealed,
+                _compressed(sealed, compress=compress and path.suffix != ".jsonl") as out,
+            ):
+                yield LineWriter(out)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -79,7 +87,20 @@ def open_for_writing(where: PortableFile) -> Iterator[LineWriter]:
 
 
 @contextmanager
-def _compressed(file: Any) -> Iterator[Any]:
+def _sealed(file: Any, keys: Keys | None) -> Iterator[Any]:
+    if keys is None:
+        yield file
+        return
+    out = SealingWriter(file, keys)
+    yield out
+    out.close()
+
+
+@contextmanager
+def _compressed(file: Any, *, compress: bool) -> Iterator[Any]:
+    if not compress:
+        yield file
+        return
     params = zstandard.ZstdCompressionParameters.from_level(_LEVEL, write_checksum=True)
     out = zstandard.ZstdCompressor(compression_params=params).stream_writer(file, closefd=False)
     yield out
@@ -87,19 +108,24 @@ def _compressed(file: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def open_for_reading(where: PortableFile) -> Iterator[Iterator[Line]]:
-    """Read the lines of a file. ValueError if it is not a portable file, or of a newer version."""
+def open_for_reading(where: PortableFile, keys: Keys | None = None) -> Iterator[Iterator[Line]]:
+    """Read the lines of a file. ValueError if it is not a portable file, or of a newer version.
+
+    WrongKey if it is encrypted and these keys do not open it.
+    """
     if hasattr(where, "read"):
-        yield _lines(where)
+        yield _lines(where, keys)
         return
     with Path(where).open("rb") as file:
-        yield _lines(file)
+        yield _lines(file, keys)
 
 
 def is_portable(where: str | os.PathLike[str]) -> bool:
     """Whether a path is a portable file, of any version."""
     try:
         with Path(where).open("rb") as file:
+            if file.peek(len(MAGIC)).startswith(MAGIC):
+                return True
             first = _first_line(file)
     except (OSError, ValueError, zstandard.ZstdError):
         return False
@@ -107,12 +133,15 @@ def is_portable(where: str | os.PathLike[str]) -> bool:
 
 
 def _first_line(file: Any) -> Line | None:
-    raw = _decompressed(file).readline(4096)
+    raw = _decompressed(file, None).readline(4096)
     return _parsed(1, raw) if raw.endswith(b"\n") else None
 
 
-def _decompressed(file: Any) -> io.BufferedReader:
+def _decompressed(file: Any, keys: Keys | None) -> io.BufferedReader:
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(_Raw(file))
+    if buffered.peek(len(MAGIC)).startswith(MAGIC):
+        buffered.read(len(MAGIC))
+        buffered = io.BufferedReader(OpeningReader(buffered, keys))
     if buffered.peek(4)[:4] != _MAGIC:
         return buffered
     stream: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(buffered, read_across_frames=True)
@@ -134,8 +163,8 @@ class _Raw(io.RawIOBase):
         return len(data)
 
 
-def _lines(file: Any) -> Iterator[Line]:
-    source, number, has_sums = _decompressed(file), 0, False
+def _lines(file: Any, keys: Keys | None) -> Iterator[Line]:
+    source, number, has_sums = _decompressed(file, keys), 0, False
     while True:
         number += 1
         try:

@@ -139,7 +139,8 @@ class PortableThreadRows:
             raise line.error(f"a CubeLoop thread cannot have a checkpoint {brief(row.id)}")
         self._check_slots(line, record.slots.values())
         columns = {"source": row.source, "step": row.step, "run_id": row.run}
-        parts = metadata.split({name: value for name, value in columns.items() if value is not None} | given)
+        kept = metadata.without_private(given)
+        parts = metadata.split({name: value for name, value in columns.items() if value is not None} | kept)
         try:
             label = self._share(pack(parts.labels))
             row = row._replace(source=parts.source, step=parts.step, run=parts.run, labels=label)

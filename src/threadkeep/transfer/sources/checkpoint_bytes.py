@@ -15,6 +15,7 @@ import ormsgpack
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.msgpack import MAP, header, object_end, read_header
 from threadkeep.engine.log.splitter import Splitter
+from threadkeep.engine.threads.metadata import without_private
 from threadkeep.transfer.sources.source import UnreadableError
 
 JSON = "json"
@@ -126,18 +127,21 @@ def plain_value(splitter: Splitter, place: Any, value: Any) -> Parts:
 
 
 def metadata(stored: Any) -> dict[str, Any]:
-    """Return the metadata of a column, which may be JSON as text or bytes, msgpack, a dict, or nothing."""
+    """Return the metadata of a column, which may be JSON as text or bytes, msgpack, a dict, or nothing.
+
+    Without the credentials that old savers stored with it.
+    """
     if stored is None or stored == b"":
         return {}
     found = stored
     if isinstance(stored, (str, bytes)):
         try:
             found = json.loads(stored) if stored[:1] in ("{", b"{") else unpacked(_as_bytes(stored))
-        except ValueError as error:
-            raise UnreadableError(f"its metadata cannot be read ({error})") from error
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError(f"its metadata cannot be read ({type(error).__name__})") from error
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
         raise UnreadableError("its metadata is not a dict")
-    return dict(found)
+    return without_private(found)
 
 
 def _as_bytes(stored: str | bytes) -> bytes:

@@ -27,6 +27,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
 )
 from threadkeep.transfer.sources.sqlite_file import SqliteRows
+from threadkeep.transfer.sources.value_cipher import ValueCipher
 
 KIND = "langgraph-sqlite"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}
@@ -63,6 +64,8 @@ class SqliteSaverThreads:
         columns = rows.tables.get("writes", set())
         self._has_writes = columns >= _WRITES
         self._path = "task_path" if "task_path" in columns else "''"
+        self.cipher: ValueCipher | None = None
+        """Opens checkpoints that were encrypted as a whole; their values are encrypted again, one by one."""
 
     def count(self, thread: str | None) -> int:
         """Return the number of checkpoints, of one thread or of all."""
@@ -108,9 +111,20 @@ class SqliteSaverThreads:
         if not rows:
             return ForeignCheckpoint(place, None, writes)
         try:
-            return ForeignCheckpoint(place, _checkpoint(splitter, place, *rows[0]), writes)
+            return ForeignCheckpoint(place, self._checkpoint(splitter, place, *rows[0]), writes)
         except UnreadableError as error:
             return ForeignCheckpoint(place, None, writes, str(error))
+
+    def _checkpoint(
+        self, splitter: Splitter, place: CheckpointPlace, parent: str | None, tag: str | None, data: Any, about: Any
+    ) -> EncodedCheckpoint:
+        if self.cipher is None or tag is None or "+" not in tag:
+            return _checkpoint(splitter, place, parent, tag, data, about)
+        found = _checkpoint(splitter, place, parent, *self.cipher.opened(tag, bytes(data)), about)
+        return found._replace(
+            values={name: self.cipher.sealed_parts(parts) for name, parts in found.values.items()},
+            rest=self.cipher.sealed(*found.rest) if found.rest is not None else None,
+        )
 
     def _writes(self, splitter: Splitter, thread: str, place: CheckpointPlace) -> Iterator[EncodedWrite]:
         if not self._has_writes:

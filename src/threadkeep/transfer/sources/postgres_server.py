@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
 from urllib.parse import unquote
 
-from threadkeep.errors import Unavailable
+from threadkeep.errors import Unavailable, without_passwords
 
 _OURS = ("min_size", "max_size", "prepare", "group")
 """Options that threadkeep.open takes in a URL and libpq does not know. The same URL may be passed here."""
@@ -27,7 +26,7 @@ class PostgresRows:
         except ImportError as error:
             raise ImportError("postgresql:// needs psycopg: pip install 'threadkeep[postgres]'") from error
         self._errors: Any = psycopg.Error
-        self.named = re.sub(r"(//[^/?#]*?:)[^/?#]*@", r"\1…@", url)
+        self.named = without_passwords(url)
         address, schema = _without_schema(url)
         with self._translated():
             self._connection = psycopg.connect(address, connect_timeout=max(int(timeout), 2), prepare_threshold=None)
@@ -70,7 +69,8 @@ class PostgresRows:
         try:
             yield
         except self._errors as error:
-            raise Unavailable(f"{self.named} cannot be read: {error}") from error
+            shown = without_passwords(str(error))
+            raise Unavailable(f"{self.named} cannot be read: {shown}") from (error if shown == str(error) else None)
 
 
 def _without_schema(url: str) -> tuple[str, str | None]:

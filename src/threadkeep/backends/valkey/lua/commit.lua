@@ -1,18 +1,21 @@
--- Applies a batch to one thread and returns 1, or returns 0 if the thread is not as expected.
+-- Applies a batch to one thread and returns 1. Returns 0 if the thread is not as expected, or -1 if the tenant is sealed
+-- and the batch is not encrypted.
 -- KEYS: those of a thread, and optionally a hash with the staged items of a new thread.
 -- ARGV: expected version, version, row, bytes, updated, created, member, id, last, greatest, lifetime (milliseconds, or
--- empty), drops (1: the batch drops the thread, 2: a new thread replaces it, 0: neither); then lists, each after its
--- length: removed rows (field), removed items (field), new rows and changed rows (field, member of the order, value),
+-- empty), drops (1: the batch drops the thread, 2: a new thread replaces it, 0: neither), tenant, sealed (1: the batch is
+-- encrypted); then lists, each after its length: removed rows (field), removed items (field), new rows and changed rows (field, member of the order, value),
 -- items (field, value), runs, removed runs.
 -- A full server refuses the first write of a script if it needs memory, but no later write. So writes that free memory
 -- come first, if there are any, and a new thread starts with a write that can be refused.
 local expect, version, row, grown, updated, created, member, id, last, greatest, lifetime, drops = unpack(ARGV, 1, 12)
+local tenant, sealed = ARGV[13], ARGV[14]
 local thread, order = KEYS[1], KEYS[2]
+if sealed == '0' and redis.call('ZSCORE', KEYS[10], 's' .. tenant) then return -1 end
 local old_version, size = unpack(redis.call('HMGET', thread, 'v', 'b'))
 if (old_version or '') ~= expect then return 0 end
 if drops == '2' then old_version, size = false, false end
 
-position = 12
+position = 14
 position = position + next_number()
 position = position + next_number()
 for _ = 1, next_number() do
@@ -20,25 +23,26 @@ for _ = 1, next_number() do
   position = position + 3
 end
 if drops == '1' then
-  drop(member, id, last)
+  drop(member, id, last, tenant)
   return 1
 end
 if not old_version then
   redis.call('ZADD', KEYS[6], 0, id)
-  drop(member, id, last)
-  if KEYS[10] and redis.call('EXISTS', KEYS[10]) == 1 then
-    redis.call('RENAME', KEYS[10], thread)
+  drop(member, id, last, tenant)
+  if KEYS[11] and redis.call('EXISTS', KEYS[11]) == 1 then
+    redis.call('RENAME', KEYS[11], thread)
     redis.call('PERSIST', thread)
   end
   redis.call('ZADD', KEYS[4], created, member)
   redis.call('ZADD', KEYS[6], 0, id)
+  redis.call('ZADD', KEYS[10], 0, 't' .. tenant)
 end
 
 local function remove_from_order(field)
   redis.call('ZREM', order, field, 'h' .. field:sub(2))
 end
 
-position = 12
+position = 14
 for _ = 1, next_number() do
   local field = next_arg()
   redis.call('HDEL', thread, field)

@@ -1,5 +1,6 @@
 -- Functions that all scripts share; this file is put before each of them.
--- KEYS of a script that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs, greatest ids.
+-- KEYS of a script that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs, greatest ids,
+-- tenants.
 -- A thread is a hash: v (epoch:rev), r (its row), b (bytes, twice), i… (items), c… and w… (rows of checkpoints and writes).
 -- Its order is a sorted set of members: c… and h… (visible and hidden checkpoints), w… (writes), u… (runs).
 local position = 0
@@ -39,8 +40,9 @@ local function fetch(hash, fields)
   return found
 end
 
--- Deletes a thread and its entries in the partition's sets, which are made of `member`, `id` and `last`.
-local function drop(member, id, last)
+-- Deletes a thread and its entries in the partition's sets, which are made of `member`, `id` and `last`. If it was the
+-- last one of a tenant, the tenant has no threads in the partition any more.
+local function drop(member, id, last, tenant)
   local greatest = redis.call('HGET', KEYS[9], member)
   for _, run in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], '[u', '(v')) do
     redis.call('ZREM', KEYS[8], run:sub(2) .. last)
@@ -50,6 +52,7 @@ local function drop(member, id, last)
   if greatest then redis.call('ZREM', KEYS[7], greatest .. last) end
   redis.call('HDEL', KEYS[9], member)
   redis.call('UNLINK', KEYS[1], KEYS[2])
+  if redis.call('EXISTS', KEYS[6]) == 0 then redis.call('ZREM', KEYS[10], 't' .. tenant) end
 end
 
 -- The number of a memory has 16 hexadecimal digits.

@@ -1,10 +1,26 @@
--- Adds, replaces and deletes memories of one partition, and returns the number deleted.
--- KEYS: memories, expiry, namespaces, times, vectors, changes, words, partitions.
--- ARGV: now, the partition's name, whether to delete only expired memories; then two lists, each after its length:
+-- Adds, replaces and deletes memories of one partition, and returns the number deleted; or -1, and changes nothing, if the
+-- tenant is sealed and the memories are not encrypted; or -2, and changes nothing, if something is not as expected.
+-- KEYS: memories, expiry, namespaces, times, vectors, changes, words, partitions; and the tenants of the slot if there are
+-- memories to store that are not encrypted. Then the last of ARGV is the tenant.
+-- ARGV: now, the partition's name, 1 to delete only expired memories, or 2 if one memory is expected: its number, updated
+-- and expires, or its number and two empty texts if it must not exist; or 3 if several are: how many, and the number of each
+-- and when it was updated, or an empty text if there must be none, or only one that has expired; then two lists, each after its length:
 -- puts (number, start of its member in namespaces, created, updated, expires, ttl, row, words, and its vectors after
 -- their count) and deletes (number, start of its member in namespaces).
 local memories, expiry, namespaces, times, vectors, changes, words, partitions = unpack(KEYS)
-local now, name, only_expired = tonumber(next_arg()), next_arg(), next_arg() == '1'
+if KEYS[9] and redis.call('ZSCORE', KEYS[9], 's' .. ARGV[#ARGV]) then return -1 end
+local now, name, mode = tonumber(next_arg()), next_arg(), next_arg()
+local only_expired = mode == '1'
+if mode == '2' then
+  local old, updated, expires = read_memory(memories, next_arg()), next_arg(), next_arg()
+  if (old and old[2] or '') ~= updated or (old and old[3] or '') ~= expires then return -2 end
+end
+if mode == '3' then
+  for _ = 1, next_number() do
+    local old, updated = read_memory(memories, next_arg()), next_arg()
+    if (old and (is_unexpired(old, now) or not old.intact) and old[2] or '') ~= updated then return -2 end
+  end
+end
 local stored, lost, deleted = false, false, 0
 
 local function delete_vector(field)

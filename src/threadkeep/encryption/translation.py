@@ -1,0 +1,33 @@
+"""Which function translates which request of an encrypted tenant. Requests about the whole storage have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from threadkeep.encryption.memories import MemoryTranslation
+from threadkeep.encryption.tenant_key import ENCRYPTING, TenantKey
+from threadkeep.encryption.threads import ThreadTranslation
+from threadkeep.plan import Request
+
+
+class Translation:
+    """Translates the requests of one tenant: reads are executed and their replies opened, writes are sealed."""
+
+    def __init__(self, key: TenantKey, execute: Callable[[Request[Any]], Any], *, compress: bool = True) -> None:
+        self.key = key
+        self._execute = execute
+        self._compress = compress
+        self.is_mixed = key.state.state == ENCRYPTING
+        self.threads = ThreadTranslation(key, execute, compress=compress)
+        self.memories = MemoryTranslation(key, execute, compress=compress)
+        self.reads: Mapping[type, Callable[[Any], Any]] = {**self.threads.reads, **self.memories.reads}
+        self.writes: Mapping[type, Callable[[Any], Request[Any]]] = {**self.threads.writes, **self.memories.writes}
+
+    def with_newest_keys(self) -> Translation:
+        """Return a translation for which a data key is damaged if none of the tenant's keys has wrapped it.
+
+        Otherwise that is a WrongKey, because `rotate` may have replaced the tenant's key. To be used right after the
+        tenant's row was read.
+        """
+        return Translation(self.key.as_newest(), self._execute, compress=self._compress)

@@ -1,0 +1,130 @@
+"""Take, renew, release, break and show the lease of a thread: plans of three round trips.
+
+Each reads the thread's row and the clock, and commits the row with another lease. They may be repeated: whoever takes a
+lease recognizes it by its digest. Items and checkpoints that are cached stay so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from threadkeep.engine.commit import new_row, next_revision, retry
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.lease import StoredLease, is_empty, is_held, pack_lease, unpack_lease
+from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.requests import Batch, Commit, LoadItems, ReadClock, StorageClock
+from threadkeep.engine.threads.heads import Head, Heads
+
+
+class Grant(NamedTuple):
+    """A lease that is to be taken or renewed: the digest of its token, its ttl in milliseconds, and who takes it."""
+
+    digest: bytes
+    ttl: int
+    holder: str
+
+
+class FoundLease(NamedTuple):
+    """A lease that a thread has, and how many milliseconds it lasts; 0 if it has expired."""
+
+    lease: StoredLease
+    left: int
+
+
+class _Decision(NamedTuple):
+    """What becomes of the lease, if anything, and the plan's result."""
+
+    changes: bool
+    lease: bytes | None = None
+    result: FoundLease | bool | None = None
+
+
+async def take(heads: Heads, key: ThreadKey, grant: Grant, time: int, nonce: int) -> FoundLease | None:
+    """Take the lease of a thread, which need not exist. Return None, or the lease that somebody else holds."""
+
+    def decide(row: ThreadRow | None, clock: StorageClock) -> _Decision:
+        held = _found(row, clock) if row is not None else None
+        if held is not None and held.left and held.lease.digest != grant.digest:
+            return _Decision(changes=False, result=held)
+        return _Decision(changes=True, lease=_packed(grant, clock))
+
+    found = await _change(heads, key, decide, time, nonce)
+    return found if isinstance(found, FoundLease) else None
+
+
+async def renew(heads: Heads, key: ThreadKey, grant: Grant, nonce: int) -> bool:
+    """Let a lease last for its ttl again, even if it has expired. Return False if the thread has it no more."""
+
+    def decide(row: ThreadRow | None, clock: StorageClock) -> _Decision:
+        if row is None or row.lease is None or not is_held(row.lease, grant.digest):
+            return _Decision(changes=False, result=False)
+        return _Decision(changes=True, lease=_packed(grant, clock), result=True)
+
+    return bool(await _change(heads, key, decide, 0, nonce))
+
+
+async def release(heads: Heads, key: ThreadKey, digest: bytes | None, nonce: int) -> bool:
+    """Remove a lease, or with None that of whoever has it. A thread that has nothing else is deleted.
+
+    Return False if the thread does not have the lease.
+    """
+
+    def decide(row: ThreadRow | None, _: StorageClock) -> _Decision:
+        if row is None or row.lease is None or not (digest is None or is_held(row.lease, digest)):
+            return _Decision(changes=False, result=False)
+        return _Decision(changes=True, result=True)
+
+    return bool(await _change(heads, key, decide, 0, nonce))
+
+
+async def show(key: ThreadKey) -> FoundLease | None:
+    """Return the lease of a thread, None if it has none. One round trip, or two."""
+    row = (await LoadItems(key, ())).thread
+    return None if row is None or row.lease is None else _found(row, await ReadClock(key))
+
+
+async def is_leased(key: ThreadKey) -> bool:
+    """Return whether somebody holds a lease of a thread. One round trip, or two."""
+    found = await show(key)
+    return found is not None and found.left > 0
+
+
+def _found(row: ThreadRow, clock: StorageClock) -> FoundLease | None:
+    if row.lease is None:
+        return None
+    lease = unpack_lease(row.lease, f"thread {row.key.id!r}")
+    return FoundLease(lease, lease.left(clock))
+
+
+def _packed(grant: Grant, clock: StorageClock) -> bytes:
+    return pack_lease(StoredLease(grant.digest, clock.now + grant.ttl, grant.ttl, clock.name, grant.holder))
+
+
+async def _change(
+    heads: Heads, key: ThreadKey, decide: Callable[[ThreadRow | None, StorageClock], _Decision], time: int, nonce: int
+) -> FoundLease | bool | None:
+    async def once(attempt: int) -> FoundLease | bool | None:
+        before = (await LoadItems(key, ())).thread
+        changes, lease, reply = decide(before, await ReadClock(key))
+        if changes:
+            row = before or new_row(key, time, nonce + attempt)
+            after = row._replace(rev=next_revision(row, nonce + attempt), lease=lease, bytes=0)
+            expect = (before.epoch, before.rev) if before is not None else None
+            try:
+                await Commit(Batch(expect, after, drops_thread=lease is None and is_empty(row)))
+            except BaseException:
+                heads.drop(key)
+                raise
+            _keep_head(heads, row, after._replace(bytes=row.bytes))
+        return reply
+
+    return await retry(once, f"thread {key.id!r} was changed by others")
+
+
+def _keep_head(heads: Heads, before: ThreadRow, after: ThreadRow) -> None:
+    """Let what is cached of a thread be that of its new row, if it was that of the row before."""
+    head = heads.get(before.key)
+    heads.drop(before.key)
+    if head is not None and head.row is not None and (head.row.epoch, head.row.rev) == (before.epoch, before.rev):
+        heads.store(Head(head.key, after, head.names, head.recent, head.cache))

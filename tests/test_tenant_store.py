@@ -1,0 +1,35 @@
+"""The store of a tenant passes the public suite, on every backend, sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import threadkeep
+from threadkeep.conformance.store_suite import *  # noqa: F403
+
+
+@pytest.fixture
+def store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url()) as keep:
+        yield keep.tenant("one", quota_bytes=1 << 40).store
+
+
+@pytest.fixture
+def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url(), index=index) as keep:
+        yield keep.tenant("one").store
+
+
+@pytest.fixture
+def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url(), ttl={"refresh_on_read": True}) as keep:
+        yield keep.tenant("one").store
+
+
+@pytest.fixture
+def text_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url(), index={"search": "text"}) as keep:
+        yield keep.tenant("one").store
