@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
+from linecache import getline
 from types import FrameType
 from typing import Any
 
@@ -24,13 +25,17 @@ SOURCE = os.path.dirname(threadkeep.__file__)
 
 @contextmanager
 def at_line(k: int, action: Callable[[], None]) -> Iterator[list[int]]:
-    """Call `action` before the k-th line of threadkeep that this thread executes. Yield a list with the lines left."""
+    """Call `action` before the k-th line of threadkeep that this thread executes. Yield a list with the lines left.
+
+    Lines that start with `with` do not count: Python calls no signal handler between a body and `__exit__`, but a trace
+    function that raises there would leave a lock locked.
+    """
     left = [k]
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not frame.f_code.co_filename.startswith(SOURCE):
             return None
-        if event == "line":
+        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
             left[0] -= 1
             if left[0] == 0:
                 sys.settrace(None)
@@ -126,6 +131,47 @@ def test_ctrl_c_at_any_line_leaves_the_thread_as_before_or_as_after(lasting_url:
             assert interrupted
         assert n > 20
         assert not keep.verify().problems
+
+
+def test_ctrl_c_while_a_change_is_handed_to_a_worker_delays_nobody(url: str) -> None:
+    """At any line, also before the first worker starts: other threads must not wait for a worker that never comes."""
+    for n in count(1):
+        with threadkeep.open(url) as keep, beside() as start:
+            saver = keep.checkpointer
+            Chain(saver, f"t{n}").put({"n": 0}, id="0")
+            with at_line(n, interrupt) as left:
+                with suppress(KeyboardInterrupt):
+                    saver.copy_thread(f"t{n}", f"copy{n}")
+            start(lambda n=n, saver=saver: saver.copy_thread(f"t{n}", f"other{n}"))  # type: ignore[misc]
+        if left[0] > 0:
+            break
+    assert n > 20
+
+
+@pytest.mark.parametrize("commits_fail", [False, True])
+def test_ctrl_c_in_a_caller_who_has_claimed_a_thread_leaves_no_other_caller_waiting(
+    lasting_url: str, *, commits_fail: bool
+) -> None:
+    """At any line: another caller, whose put waits for the claimed thread, goes on."""
+    for n, k in enumerate(count(1, step_of(lasting_url)), start=1):
+        with threadkeep.open(lasting_url) as keep, beside() as start:
+            saver = keep.checkpointer
+            transport: Any = keep._session.transport
+            Chain(saver, f"t{n}").put({"n": 0}, id="0")
+            try_commit = transport.try_commit
+
+            def commit(batch: Any, n: int = n, saver: Any = saver, start: Any = start, keep: Any = keep) -> bool:
+                transport.try_commit = try_commit
+                start(lambda: saver.put_writes(config(f"t{n}", "0"), [("n", n)], "other"))
+                return not commits_fail and try_commit(batch)
+
+            transport.try_commit = commit
+            with at_line(k, interrupt) as left:
+                with suppress(KeyboardInterrupt):
+                    saver.put_writes(config(f"t{n}", "0"), [("n", n)], "task")
+        if left[0] > 0:
+            break
+    assert n > 20
 
 
 def test_a_put_inside_a_put_does_not_wait_for_it(lasting_url: str) -> None:

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from random import random
@@ -254,8 +254,9 @@ class _RunnerState:
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
         self.queues: dict[Hashable, ThreadQueue] = {}
-        self.inbox: deque[tuple[Hashable, ThreadOps, PendingChange]] = deque()
-        """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
+        self.inbox: deque[tuple[Hashable, ThreadOps, PendingChange | ThreadQueue]] = deque()
+        """Changes of event loops and the main thread, in the order of their calls, on their way to the queues. A queue
+        in it stands for all changes that wait in that queue."""
         self.emptying = threading.Lock()
         """Held by whoever empties the inbox. Others leave it to them: staging is a computation, one at a time."""
         self.commits: deque[tuple[_RunningPlan, Request[Any]]] = deque()
@@ -358,7 +359,8 @@ class Runner:
         """Give up a claim, if it was one. Doing this twice does nothing more.
 
         The first caller that waits in the queue drives it from now on. In the main thread, where Ctrl-C might come
-        between two steps of that, a worker takes over instead.
+        between two steps of that, a worker takes over instead: the queue as a whole goes to the inbox, in one step that
+        may be repeated, and only the worker takes changes out of it.
         """
         state = self._state
         if state.queues.get(queue.key) is queue and queue.is_claim:
@@ -366,13 +368,9 @@ class Runner:
                 queue[0].caller.hand_over(queue)
                 return
             del state.queues[queue.key]
-        if not queue.is_claim:
-            return
-        while queue:
-            with suppress(IndexError):  # its caller has taken it back
-                change = queue.popleft()
-                assert queue.ops is not None
-                self._put_into_inbox(state, queue.key, queue.ops, change)
+        if queue and queue.is_claim:
+            assert queue.ops is not None
+            self._put_into_inbox(state, queue.key, queue.ops, queue)
 
     def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
         """Commit an op of an agent thread and return the op's result."""
@@ -541,8 +539,10 @@ class Runner:
         """
         self._put_into_inbox(self._open_state(), key, ops, change)
 
-    def _put_into_inbox(self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange) -> None:
-        state.inbox.append((key, ops, change))
+    def _put_into_inbox(
+        self, state: _RunnerState, key: Hashable, ops: ThreadOps, changes: PendingChange | ThreadQueue
+    ) -> None:
+        state.inbox.append((key, ops, changes))
         if not state.emptying.locked() and not state.workers.have_more():
             state.workers.submit(_no_job)
 
@@ -568,10 +568,11 @@ class Runner:
         queues: list[ThreadQueue] = []
         with state.lock:
             while state.inbox:
-                key, ops, change = state.inbox.popleft()
-                queue = self._append(state, key, ops, change)
-                if queue is not None:
-                    queues.append(queue)
+                key, ops, changes = state.inbox.popleft()
+                for change in [changes] if isinstance(changes, PendingChange) else _pop_all(changes):
+                    queue = self._append(state, key, ops, change)
+                    if queue is not None:
+                        queues.append(queue)
         plans: list[_RunningPlan] = []
         with gc_paused() if sum(map(len, queues)) >= _MANY_CHANGES else _NOT_PAUSED:
             for queue in queues:

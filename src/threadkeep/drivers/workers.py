@@ -4,8 +4,8 @@ Workers start when there is work and end after some seconds without any, so an u
 They are daemons: at exit Python joins other threads before atexit handlers could stop them. Our handler makes them
 finish what is queued.
 
-A caller may be interrupted (Ctrl-C) at any point of `submit`: the queue is C code and takes a job or does not, and only
-the workers themselves change the counts.
+A caller may be interrupted (Ctrl-C) at any point of `submit`: the queue is C code and takes a job or does not, only the
+workers themselves change the counts, and no job is queued before there is a worker.
 """
 
 from __future__ import annotations
@@ -39,15 +39,21 @@ class Workers:
 
     def submit(self, job: Job) -> None:
         """Queue a job. After `stop`, do it at once, in the caller's thread."""
+        is_first = not self._threads and not self._stopped
+        if is_first:
+            self._start()
         self._jobs.put(job)
         if self._stopped:
             self._finish_queue()
-        elif self._jobs.qsize() >= self._idle and len(self._threads) < self._limit:
-            threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
+        elif not is_first and self._jobs.qsize() >= self._idle and len(self._threads) < self._limit:
+            self._start()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
 
     def have_more(self) -> bool:
-        """Return whether jobs are waiting, so that `after_job` will be called again soon."""
-        return not self._stopped and not self._jobs.empty()
+        """Return whether a worker is about to take a job, so that `after_job` will be called again soon."""
+        return bool(self._threads) and not self._stopped and not self._jobs.empty()
 
     @contextmanager
     def visited(self) -> Iterator[None]:
