@@ -8,9 +8,10 @@ from typing import Any
 from rich.text import Text
 
 from threadkeep.cli.output import STATUS_STYLES, as_json_text, escape, format_time, one_line, shorten
+from threadkeep.engine.history import conversation
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
+from threadkeep.engine.history.conversation import is_chat
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import is_message, type_of
 
 _ROLE_STYLES = {
     "human": "green",
@@ -23,10 +24,8 @@ _ROLE_STYLES = {
 }
 _WIDTH = 400
 """The longest value that is printed; longer ones are cut."""
-_SPECIAL_WRITES = {"__interrupt__": ("interrupt", "interrupted"), "__error__": ("error", "error")}
-"""Write channels that are printed below the state: the word for them, and the status whose colour they get."""
-_CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
-"""Where a message names the tools that it calls: in a field of its own, or among the blocks of its content."""
+_STOPS = {"interrupted": "interrupt", "error": "error"}
+"""The word for a question or an error that stopped a task."""
 
 
 def heading(checkpoint: CheckpointInfo, status: str | None = None, next: Sequence[str] = ()) -> Text:
@@ -73,11 +72,6 @@ def checkpoint_lines(view: CheckpointView) -> Iterator[Text]:
         yield Text(f"rebuilt from writes: {names} (lists concatenated, messages merged by id)", "dim")
 
 
-def is_chat(value: Any) -> bool:
-    """Return whether a value is a list of messages."""
-    return isinstance(value, list) and bool(value) and all(map(is_message, value))
-
-
 def value_line(value: Any, width: int) -> str:
     """Return a value on one line of at most `width` characters; a list of messages as a chat."""
     if is_chat(value):
@@ -104,53 +98,25 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
     for write in view.writes:
         if write.damaged is not None:
             yield Text("damaged", STATUS_STYLES["error"]).append(f" write: {one_line(write.damaged)}", "default")
-        if write.damaged is not None or write.channel not in _SPECIAL_WRITES:
-            continue
-        word, status = _SPECIAL_WRITES[write.channel]
-        for each in write.value if isinstance(write.value, list) else [write.value]:
-            value = each.get("value", each) if type_of(each) == "Interrupt" else each
-            source = one_line(write.node or write.task)
-            text = Text(word, STATUS_STYLES[status])
-            yield text.append(f" in {source}: {shorten(as_json_text(value), _WIDTH)}", "default")
+    for stop in conversation.stops(view):
+        text = Text(_STOPS[stop.status], STATUS_STYLES[stop.status])
+        yield text.append(f" in {one_line(stop.source)}: {shorten(as_json_text(stop.value), _WIDTH)}", "default")
 
 
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
-    role = role_of(message)
+    role = conversation.role_of(message)
     text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
-    if message.get("name") or message.get("tool_name"):
-        text.append(f" {one_line(str(message.get('name') or message.get('tool_name')))}", "dim")
-    if message.get("is_error") or message.get("status") == "error":
+    if name := conversation.name_of(message):
+        text.append(f" {one_line(name)}", "dim")
+    if conversation.has_failed(message):
         text.append(" failed", STATUS_STYLES["error"])
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else [] if content is None else [content]
-    body = escape("\n".join(_block_text(block) for block in blocks if not _is_call(block)))
+    body = escape("\n".join(map(_block_text, conversation.content_blocks(message))))
     yield text.append(f": {body}" if body else ":")
-    calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
-    yield from map(_call_line, calls or filter(_is_call, blocks))
-
-
-def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message: its `role` or `type`, or what its class name says."""
-    for key in ("role", "type"):
-        if isinstance(message.get(key), str) and message[key]:
-            return str(message[key])
-    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
+    for call in conversation.tool_calls(message):
+        yield Text(f"  calls {one_line(call.name)} {shorten(as_json_text(call.args), _WIDTH)}", "yellow")
 
 
 def _block_text(block: Any) -> str:
-    if isinstance(block, str):
-        return block
-    text = block.get("text", block.get("thinking")) if isinstance(block, Mapping) else None
-    return text if isinstance(text, str) else shorten(as_json_text(block), _WIDTH)
-
-
-def _is_call(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") in _CALL_BLOCKS
-
-
-def _call_line(call: Any) -> Text:
-    """Render a tool call in the form of LangChain, CubeLoop or a provider."""
-    fields = call if isinstance(call, Mapping) else {}
-    args = next((fields[key] for key in ("args", "arguments", "input") if key in fields), call)
-    return Text(f"  calls {one_line(str(fields.get('name', '?')))} {shorten(as_json_text(args), _WIDTH)}", "yellow")
+    text = conversation.block_text(block)
+    return text if text is not None else shorten(as_json_text(block), _WIDTH)

@@ -39,6 +39,7 @@ from threadkeep.cli.output import (
     shorten,
     table,
 )
+from threadkeep.engine.history.conversation import is_chat
 from threadkeep.engine.history.show import short_ids
 from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
@@ -320,7 +321,7 @@ def _change_line(change: threadkeep.ValueChange) -> Text:
 def _value_text(value: Any) -> Text:
     if is_message(value):
         return Text("\n    ").join(chat.message_lines(value))
-    if chat.is_chat(value):
+    if is_chat(value):
         return Text("\n    ").join([Text(), *(line for message in value for line in chat.message_lines(message))])
     return Text(shorten(as_json_text(value), _WIDTH))
 

@@ -1,22 +1,18 @@
-"""Draw the tree of a thread as text, like `git log --graph`: newest first, a lane for each branch.
-
-A subgraph has its own lanes, which start at the checkpoint that called it.
-"""
+"""Draw the tree of a thread as text, like `git log --graph`: newest first, a lane for each branch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rich.text import Text
 
 from threadkeep.cli.output import format_time, one_line
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
+from threadkeep.engine.history.lanes import LaneStep, lane_steps
 from threadkeep.engine.history.show import Tree, short_ids
 
-_Key = tuple[str, str]
-"""A checkpoint's namespace and id."""
 _LANE_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _EMPTY = "  "
 _MOST_PADDING = 8
@@ -52,67 +48,31 @@ def terminal_glyphs() -> Glyphs:
 
 
 def tree_rows(tree: Tree, glyphs: Glyphs) -> Iterator[TreeRow]:
-    """Yield the rows of a tree from top to bottom. Each lane waits for the checkpoint that it leads to."""
-    below = _drawn_parents(tree)
-    lanes: list[_Key | None] = []
-    ended = -1
-    for checkpoint in tree.checkpoints:
-        key = (checkpoint.ns, checkpoint.id)
-        waiting = [n for n, expected in enumerate(lanes) if expected == key]
-        if len(waiting) > 1:
-            yield TreeRow(_join_cells(lanes, waiting, glyphs))
-            for n in waiting[1:]:
-                lanes[n] = None
-        lane = waiting[0] if waiting else _free_lane(lanes)
-        if not waiting and lane == ended:
-            yield TreeRow(_lane_cells(lanes, glyphs))  # separates this root from the one that ended above it
-        lanes[lane] = key
-        cells = _lane_cells(lanes, glyphs)
-        yield TreeRow((*cells[:lane], f"{glyphs.checkpoint} ", *cells[lane + 1 :]), checkpoint)
-        lanes[lane] = below.get(key)
-        ended = lane if lanes[lane] is None else -1
+    """Yield the rows of a tree from top to bottom."""
+    width = 0
+    for step in lane_steps(tree):
+        width = max(width, *(lane + 1 for lane in step.above | {0}))
+        if step.joins:
+            yield TreeRow(_join_cells(step, width, glyphs))
+        if step.apart:
+            yield TreeRow(_lane_cells(step.above, width, glyphs))  # separates this root from the one that ended above
+        width = max(width, step.lane + 1)
+        cells = _lane_cells(step.above.difference(step.joins), width, glyphs)
+        yield TreeRow((*cells[: step.lane], f"{glyphs.checkpoint} ", *cells[step.lane + 1 :]), step.checkpoint)
 
 
-def _drawn_parents(tree: Tree) -> dict[_Key, _Key]:
-    """Return the parent of each checkpoint, or the caller of a subgraph, if that is drawn below it."""
-    order = {(each.ns, each.id): n for n, each in enumerate(tree.checkpoints)}
-    found = {}
-    for checkpoint in tree.checkpoints:
-        key = (checkpoint.ns, checkpoint.id)
-        parent_id = tree.before(checkpoint)
-        parent = (checkpoint.ns, parent_id) if parent_id is not None else _caller(checkpoint)
-        if parent is not None and order.get(parent, -1) > order[key]:
-            found[key] = parent
-    return found
+def _lane_cells(lanes: frozenset[int], width: int, glyphs: Glyphs) -> tuple[str, ...]:
+    return tuple(f"{glyphs.down} " if n in lanes else _EMPTY for n in range(width))
 
 
-def _caller(checkpoint: CheckpointInfo) -> _Key | None:
-    """Return the checkpoint that called this subgraph: of its `parents`, the one in the innermost namespace."""
-    ns, parents = checkpoint.ns, checkpoint.metadata.get("parents")
-    if not (ns and isinstance(parents, Mapping)):
-        return None
-    callers = [(outer, id) for outer, id in parents.items() if isinstance(id, str) and outer != ns]
-    return max((key for key in callers if ns.startswith(key[0])), key=lambda key: len(key[0]), default=None)
-
-
-def _free_lane(lanes: list[_Key | None]) -> int:
-    if None not in lanes:
-        lanes.append(None)
-    return lanes.index(None)
-
-
-def _lane_cells(lanes: Sequence[_Key | None], glyphs: Glyphs) -> tuple[str, ...]:
-    return tuple(_EMPTY if expected is None else f"{glyphs.down} " for expected in lanes)
-
-
-def _join_cells(lanes: Sequence[_Key | None], waiting: list[int], glyphs: Glyphs) -> tuple[str, ...]:
+def _join_cells(step: LaneStep, width: int, glyphs: Glyphs) -> tuple[str, ...]:
     """Return the row on which lanes join into the first of them. The lanes between are crossed."""
-    cells = list(_lane_cells(lanes, glyphs))
-    for n in range(waiting[0], waiting[-1]):
+    cells, last = list(_lane_cells(step.above, width, glyphs)), step.joins[-1]
+    for n in range(step.lane, last):
         cells[n] = (glyphs.across if cells[n] == _EMPTY else glyphs.down) + glyphs.across
-    for n in waiting:
+    for n in step.joins:
         cells[n] = glyphs.merge + glyphs.across
-    cells[waiting[0]], cells[waiting[-1]] = glyphs.branch + glyphs.across, f"{glyphs.corner} "
+    cells[step.lane], cells[last] = glyphs.branch + glyphs.across, f"{glyphs.corner} "
     return tuple(cells)
 
 

@@ -23,6 +23,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
+from threadkeep.engine.threads import status
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
@@ -53,7 +54,8 @@ class CheckpointInfo:
 
     `nodes` ran from it and left `writes` writes on it. `updated` lists the channels that are stored differently than in
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
-    metadata.
+    metadata. `status` is that of the thread if this were its newest checkpoint, as far as its row and the writes on it
+    tell: error, interrupted, pending or idle. It is None in CubeLoop threads, where only `show` knows it.
 
     `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
     is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
@@ -75,6 +77,7 @@ class CheckpointInfo:
     bytes: int
     forked_from: str | None
     damaged: str | None = None
+    status: str | None = None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -318,7 +321,16 @@ class ThreadReader:
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
             damaged="; ".join(self._damage((row.ns, row.id))) or None,
+            status=None if self.is_cube else self.stored_status(record),
         )
+
+    def stored_status(self, record: CheckpointRecord) -> str:
+        """The status that the thread would have with this checkpoint of a graph as the newest, by what is stored."""
+        found = status.status_of_checkpoint(record)
+        for task in self.tasks(record):
+            channels = (entry.channel for entry in task.entries.values())
+            found = status.worse_status(found, status.status_of_writes(channels))
+        return found
 
     def _damage(self, key: CheckpointKey) -> Iterator[str]:
         """Yield what is wrong with the writes on an intact checkpoint: damaged rows, and rows that are missing."""

@@ -1,0 +1,105 @@
+"""Read messages that are plain data, in the forms of LangChain, CubeLoop and the providers, to show them to people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.log.plain import is_message, type_of
+
+_CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
+"""Where a message names the tools that it calls: in a field of its own, or among the blocks of its content."""
+_SPECIAL_WRITES = {"__interrupt__": "interrupted", "__error__": "error"}
+"""The writes of tasks that stopped, and the status that they give the thread."""
+
+
+class ToolCall(NamedTuple):
+    """A call of a tool. `id` is None if it has none."""
+
+    name: str
+    args: Any
+    id: str | None
+
+
+class Stop(NamedTuple):
+    """What stopped a task: a question (the status `interrupted`) or an error. `id` is that of the interrupt.
+
+    `source` is the node, or else the task.
+    """
+
+    status: str
+    source: str
+    value: Any
+    id: str | None = None
+
+
+def is_chat(value: Any) -> bool:
+    """Return whether a value is a list of messages."""
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+
+
+def role_of(message: Mapping[str, Any]) -> str:
+    """Return the role of a message: its `role` or `type`, or what its class name says."""
+    for key in ("role", "type"):
+        if isinstance(message.get(key), str) and message[key]:
+            return str(message[key])
+    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
+
+
+def name_of(message: Mapping[str, Any]) -> str:
+    """Return the name of the person, the agent or the tool that a message is from; empty if it has none."""
+    return str(message.get("name") or message.get("tool_name") or "")
+
+
+def has_failed(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is the result of a tool that failed."""
+    return bool(message.get("is_error")) or message.get("status") == "error"
+
+
+def content_blocks(message: Mapping[str, Any]) -> list[Any]:
+    """Return the blocks of a message's content, without the calls of tools."""
+    return [block for block in _blocks(message) if not _is_call(block)]
+
+
+def block_text(block: Any) -> str | None:
+    """Return the text of a block of content; None if it is something else."""
+    if isinstance(block, str):
+        return block
+    text = block.get("text", block.get("thinking")) if isinstance(block, Mapping) else None
+    return text if isinstance(text, str) else None
+
+
+def tool_calls(message: Mapping[str, Any]) -> list[ToolCall]:
+    """Return the tools that a message calls."""
+    calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
+    return [_tool_call(call) for call in calls or filter(_is_call, _blocks(message))]
+
+
+def stops(view: CheckpointView) -> list[Stop]:
+    """Return the questions and errors that stopped tasks of a checkpoint."""
+    found = []
+    for write in view.writes:
+        if write.damaged is not None or write.channel not in _SPECIAL_WRITES:
+            continue
+        for each in write.value if isinstance(write.value, list) else [write.value]:
+            is_interrupt = type_of(each) == "Interrupt"
+            value, id = (each.get("value", each), each.get("id")) if is_interrupt else (each, None)
+            found.append(Stop(_SPECIAL_WRITES[write.channel], write.node or write.task, value, id))
+    return found
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [] if content is None else [content]
+
+
+def _is_call(block: Any) -> bool:
+    return isinstance(block, Mapping) and block.get("type") in _CALL_BLOCKS
+
+
+def _tool_call(call: Any) -> ToolCall:
+    fields = call if isinstance(call, Mapping) else {}
+    args = next((fields[key] for key in ("args", "arguments", "input") if key in fields), call)
+    id = fields.get("id", fields.get("call_id"))
+    return ToolCall(str(fields.get("name", "?")), args, id if isinstance(id, str) else None)
