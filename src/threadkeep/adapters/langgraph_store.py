@@ -82,6 +82,16 @@ class _CheckedBatch(NamedTuple):
         return [op.query for _, op in self.reads if isinstance(op, SearchOp) and op.query]
 
 
+class StoredMemory(SearchItem):
+    """A memory as it is stored: what a search returns, and when it expires; None if it never does."""
+
+    __slots__ = ("expires_at",)
+
+    def __init__(self, item: SearchItem, expires_at: datetime | None) -> None:
+        super().__init__(item.namespace, item.key, item.value, item.created_at, item.updated_at, item.score)
+        self.expires_at = expires_at
+
+
 class KeepStore(BaseStore):
     """LangGraph's store on a Keep. Get one from `Keep.store` or `KeepStore.from_conn_string(url)`."""
 
@@ -362,12 +372,16 @@ class KeepStore(BaseStore):
         filter: dict[str, Any] | None = None,
         limit: int = 10,
         offset: int = 0,
-    ) -> list[SearchItem]:
+    ) -> list[StoredMemory]:
         """Search as `search` does, also below labels that LangGraph refuses but an import stored. Refresh no ttl."""
         op = SearchOp(_check_namespace(namespace_prefix), filter, limit, offset, query)
         embedded = self._index.embed((), [query] if query else [])
         plan = memory_plans.search(self._query(op, embedded, clock.now_us()), self._session.vectors)
-        return _search_items(self._session.runner.run(plan))
+        found = self._session.runner.run(plan)
+        return [
+            StoredMemory(item, _time(row.expires))
+            for item, (row, _, _) in zip(_search_items(found), found, strict=True)
+        ]
 
     def _refresh_now(self, keys: Sequence[MemoryKey], now: int) -> None:
         if keys:
@@ -669,6 +683,10 @@ def _items(rows: Sequence[MemoryRow | None]) -> list[Any]:
         found = iter(items)
         items = [None if row is None else next(found) for row in rows]
     return items
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(0, 0, microseconds)
 
 
 def _search_items(memories: Iterable[FoundMemory]) -> list[SearchItem]:

@@ -23,6 +23,7 @@ from threadkeep.cli.output import escape
 from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
+    "inspect": "inspect",
     "show": "threads show tree log diff blame",
     "memories": "memories",
     "audit": "trace activity sizes stats types",
@@ -114,14 +115,17 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
         if not create:
             raise ValueError(f"file {path} not found")
         return
-    if needs_tables and _is_foreign(path):
+    if needs_tables and is_foreign_file(_SQLITE + path):
         raise ValueError(f"{path} has no threadkeep tables; import and convert create them")
 
 
-def _is_foreign(path: str) -> bool:
+def is_foreign_file(url: str) -> bool:
+    """Return whether a URL names an SQLite file without tables of threadkeep."""
+    if not url.startswith(_SQLITE) or sqlite_file_is_missing(url):
+        return False
     from threadkeep.transports.sqlite import is_foreign_database  # noqa: PLC0415 - imports the driver
 
-    return is_foreign_database(path)
+    return is_foreign_database(url.removeprefix(_SQLITE))
 
 
 def as_url(url: str | None) -> str:

@@ -1,0 +1,122 @@
+"""The command `inspect`: open the inspector of a storage in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import threadkeep
+from threadkeep.cli.app import app, as_url, is_foreign_file, open_keep
+from threadkeep.cli.options import Tenant
+from threadkeep.cli.output import one_line
+
+if TYPE_CHECKING:
+    from threadkeep.inspector.foreign import ForeignStorage
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+@app.command()
+def inspect(
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL",
+            envvar="THREADKEEP_URL",
+            show_default=False,
+            help="Storage: a URL as for threadkeep.open, or the path of an SQLite file. Also a database of "
+            "SqliteSaver, PostgresSaver, their stores, or CubeLoop.",
+        ),
+    ] = None,
+    *,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="Port. Default: any free one.", show_default=False
+        ),
+    ] = 0,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="A loopback address.")] = "127.0.0.1",
+    write: Annotated[bool, typer.Option("--write", help="Also offer to change threads.")] = False,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="MODULE:ATTRIBUTE",
+            help="With --write: a graph to continue threads with.",
+        ),
+    ] = None,
+    redact: Annotated[
+        str | None, typer.Option("--redact", metavar="PATTERN", help="Hide what matches this regular expression.")
+    ] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    tenant: Tenant = "",
+) -> None:
+    """Open a storage in the browser: threads, checkpoints, memories, sizes. Read-only unless --write is given."""
+    if not ip_address(host).is_loopback:
+        raise ValueError(
+            f"--host must be a loopback address such as 127.0.0.1, not {host}: mount the inspector instead"
+        )
+    if graph is not None and not write:
+        raise ValueError("--graph needs --write")
+    try:
+        from threadkeep.inspector.graphs import load_graph  # noqa: PLC0415 - the inspector is an extra
+        from threadkeep.inspector.inspected import Inspected, without_password  # noqa: PLC0415
+        from threadkeep.inspector.redaction import Redaction  # noqa: PLC0415
+        from threadkeep.inspector.serve import serve  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError(f'inspect needs {error.name}: pip install "threadkeep[inspect]"') from error
+    url = as_url(url)
+    redaction = Redaction(redact)
+    with _opened(url, tenant, write=write) as (keep, foreign):
+        shown = Inspected(
+            keep,
+            url=url,
+            write=write and foreign is None,
+            redaction=redaction,
+            graph=load_graph(graph, keep) if graph is not None else None,
+            foreign=foreign,
+        )
+        mode = "changes allowed" if shown.write else "read-only"
+
+        def announce(link: str) -> None:
+            typer.echo(one_line(f"{without_password(url)} ({mode}), until Ctrl-C: {link}"))
+
+        serve(shown, host=host, port=port, open_browser=not no_browser, announce=announce)
+
+
+@contextmanager
+def _opened(url: str, tenant: str, *, write: bool) -> Iterator[tuple[threadkeep.Keep, ForeignStorage | None]]:
+    """Open a storage of ours, or one of another saver by way of a Keep in memory."""
+    if _is_foreign(url):
+        from threadkeep.inspector.foreign import ForeignStorage  # noqa: PLC0415 - on use
+
+        if write:
+            raise ValueError("--write is for threadkeep's own storages: import the database first")
+        with threadkeep.open("memory://") as keep:
+            yield keep, ForeignStorage(url, keep)
+    else:
+        with open_keep(url, tenant, read_only=not write) as keep:
+            yield keep, None
+
+
+def _is_foreign(url: str) -> bool:
+    """Return whether a database has no tables of threadkeep. ValueError if it has no known ones at all."""
+    from threadkeep.transfer.result import OWN_DATABASE  # noqa: PLC0415 - on use
+    from threadkeep.transfer.sources.detect import OwnError, detect  # noqa: PLC0415 - imports drivers
+
+    if url.startswith(_POSTGRES) and "schema=" not in url:  # the option is ours
+        try:
+            detect(url, OWN_DATABASE)
+        except OwnError:
+            return False
+        except ValueError:
+            pass  # it is not ours
+    elif not is_foreign_file(url):
+        return False
+    for source in detect(url, None):
+        source.close()
+    return True

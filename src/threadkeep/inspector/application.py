@@ -1,0 +1,179 @@
+"""The ASGI application of the inspector: its routes, and errors as pages that say what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+from jinja2 import Environment
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from threadkeep import Keep
+from threadkeep.errors import Corrupt, Missing, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.inspector import csrf
+from threadkeep.inspector.guard import Authorize, Guard
+from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.pages import (
+    blame,
+    change,
+    checkpoint,
+    diff,
+    export,
+    health,
+    memories,
+    play,
+    sizes,
+    thread,
+    threads,
+    value,
+    waiting,
+)
+from threadkeep.inspector.query import Query
+from threadkeep.inspector.rendering import Links, environment
+
+PAGES = {
+    "": threads,
+    "waiting": waiting,
+    "thread": thread,
+    "checkpoint": checkpoint,
+    "value": value,
+    "diff": diff,
+    "blame": blame,
+    "play": play,
+    "memories": memories,
+    "sizes": sizes,
+    "health": health,
+}
+"""The pages that only read, by their path. Each is rendered with the template that has its module's name."""
+_STATUS_CODES = {Missing: 404, ReadOnly: 403, Unavailable: 503, Corrupt: 500, ThreadkeepError: 409}
+_LARGEST_FORM = 1_000_000
+
+
+def app(
+    keep: Keep,
+    *,
+    write: bool = False,
+    authorize: Authorize | None = None,
+    allowed_hosts: Iterable[str] | None = None,
+) -> ASGIApp:
+    """Return an ASGI application that shows what a Keep stores, for its tenant only. It can be mounted below a path.
+
+    `authorize` is called with each request (Starlette's), and may be async; only True lets it pass. Without it, every
+    request is refused. `allowed_hosts` are the names in the Host header that are served, by default only this machine's
+    (`127.0.0.1`, `localhost`, `[::1]`); `*` means any. `write` adds pages that change threads. ValueError for `write`
+    without `authorize`. The Keep remains yours to close.
+    """
+    if write and authorize is None:
+        raise ValueError("write=True needs authorize=: a function that decides who may change threads")
+    return inspector(Inspected(keep, write=write), authorize=authorize, allowed_hosts=allowed_hosts)
+
+
+def inspector(shown: Inspected, *, authorize: Authorize | None, allowed_hosts: Iterable[str] | None = None) -> ASGIApp:
+    """Return the application for everything that can be inspected."""
+    site = _Site(shown, environment(shown.redaction))
+    routes = [
+        *(Route(f"/{path}", site.page(path or "threads", module.page)) for path, module in PAGES.items()),
+        Route("/export", site.export),
+        Mount("/static", StaticFiles(packages=[("threadkeep.inspector", "static")])),
+    ]
+    if shown.write:
+        routes.append(Route("/change", site.change, methods=["GET", "POST"]))
+    handlers: dict[Any, Any] = dict.fromkeys(
+        (ThreadkeepError, ValueError, TypeError, OSError, HTTPException, Exception), site.error
+    )
+    return Guard(
+        Starlette(routes=routes, exception_handlers=handlers),
+        authorize=authorize,
+        allowed_hosts=allowed_hosts,
+        write=shown.write,
+    )
+
+
+class _Site:
+    """Turns requests into calls of pages, and what these return into HTML."""
+
+    def __init__(self, shown: Inspected, templates: Environment) -> None:
+        self._shown = shown
+        self._templates = templates
+        self._forms = csrf.FormTokens()
+
+    def page(
+        self, name: str, page: Callable[[Inspected, Query], Awaitable[dict[str, Any]]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page."""
+
+        async def endpoint(request: Request) -> Response:
+            found = await page(self._shown, _query_of(request))
+            return HTMLResponse(self._render(request, name, found))
+
+        return endpoint
+
+    async def export(self, request: Request) -> Response:
+        """Send a thread as a portable file, redacted."""
+        file = await export.redacted(self._shown, _query_of(request))
+        return FileResponse(
+            file, filename="thread-redacted.jsonl.zst", background=BackgroundTask(file.unlink, missing_ok=True)
+        )
+
+    async def change(self, request: Request) -> Response:
+        """Ask before a change, and make it when the form comes back."""
+        cookie, token = self._forms.issue(request)
+        if request.method == "POST":
+            form = Query(parse_qs((await _body(request)).decode(), keep_blank_values=True))
+            problem = self._forms.problem(request, form.text(csrf.FIELD))
+            if problem is not None:
+                raise HTTPException(403, problem)
+            done = await change.make(self._shown, form)
+            return RedirectResponse(str(_links(request)(done.page, **done.parameters).unescape()), 303)
+        found = await change.page(self._shown, _query_of(request))
+        response = HTMLResponse(self._render(request, "change", found | {"csrf": token}))
+        self._forms.set_cookie(response, cookie, request.scope.get("root_path", ""))
+        return response
+
+    async def error(self, request: Request, error: Exception) -> Response:
+        """Show an error as a page."""
+        code = error.status_code if isinstance(error, HTTPException) else _status_code(error)
+        message = error.detail if isinstance(error, HTTPException) else str(error)
+        found = {"code": code, "message": message, "error": type(error).__name__, "query": _query_of(request)}
+        return HTMLResponse(self._render(request, "error", found), code)
+
+    def _render(self, request: Request, name: str, found: dict[str, Any]) -> bytes:
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
+        common = {
+            "shown": self._shown,
+            "link": _links(request),
+            "path": path,
+            "notice": change.NOTICES.get(_query_of(request).text("done")),
+        }
+        page = self._templates.get_template(f"{name}.html").render(common | found)
+        return page.encode("utf-8", "backslashreplace")  # a stored text may have lone surrogates
+
+
+def _links(request: Request) -> Links:
+    return Links(request.scope.get("root_path", ""))
+
+
+def _query_of(request: Request) -> Query:
+    return Query(parse_qs(request.scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_FORM:
+            raise HTTPException(413, f"a form must not be larger than {_LARGEST_FORM:,} bytes")
+    return body
+
+
+def _status_code(error: Exception) -> int:
+    known = next((code for kind, code in _STATUS_CODES.items() if isinstance(error, kind)), None)
+    return known or (400 if isinstance(error, (ValueError, TypeError)) else 500)

@@ -1,0 +1,43 @@
+"""Tokens that every form of the write mode carries, so that no other site can send one: a cookie, and its signature."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+FIELD = "csrf"
+_COOKIE = "threadkeep-form"
+
+
+class FormTokens:
+    """Makes and checks the tokens of one process."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def issue(self, request: Request) -> tuple[str, str]:
+        """Return the value of the cookie, a new one if the browser has none, and the token for a form."""
+        cookie = request.cookies.get(_COOKIE) or secrets.token_urlsafe(32)
+        return cookie, self._sign(cookie)
+
+    def set_cookie(self, response: Response, cookie: str, path: str) -> None:
+        """Give the browser its cookie."""
+        response.set_cookie(_COOKIE, cookie, httponly=True, samesite="strict", path=path or "/")
+
+    def problem(self, request: Request, token: str) -> str | None:
+        """Return why a form is refused; None if it comes from one of our pages."""
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.casefold() != request.headers.get("host", "").casefold():
+            return "this form was sent from another site"
+        cookie = request.cookies.get(_COOKIE, "")
+        if not cookie or not hmac.compare_digest(self._sign(cookie).encode(), token.encode()):
+            return "this form is too old, or was not sent from a page of this inspector: open the page again"
+        return None
+
+    def _sign(self, cookie: str) -> str:
+        return hmac.new(self._secret, cookie.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,213 @@
+"""The write mode: what can be changed, as one table. Each change is asked about first, with what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from threadkeep.inspector.graphs import answer, update
+from threadkeep.inspector.inspected import Inspected, Place
+from threadkeep.inspector.pages.sizes import policy_of
+from threadkeep.inspector.query import Query
+
+
+class Done(NamedTuple):
+    """The page that shows the result of a change."""
+
+    page: str
+    parameters: dict[str, Any]
+
+
+class Field(NamedTuple):
+    """A field of a form. `kind` is `text`, `number` or `lines`."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    help: str = ""
+
+
+class Change(NamedTuple):
+    """A change of a thread: what it is called, what it does, what it asks for, and how it is made.
+
+    `preview` returns what it would do. `needs_graph` means that the graph itself makes it.
+    """
+
+    title: str
+    text: str
+    fields: tuple[Field, ...]
+    make: Callable[[Inspected, Place, Query], Awaitable[Done]]
+    preview: Callable[[Inspected, Place, Query], Awaitable[str]] | None = None
+    destroys: bool = False
+    needs_graph: bool = False
+
+
+async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+    """Ask about a change."""
+    name, change = _chosen(shown, query)
+    place = await shown.place(query)
+    return {
+        "name": name,
+        "change": change,
+        "place": place,
+        "preview": await change.preview(shown, place, query) if change.preview is not None else None,
+        "given": {field.name: query.text(field.name) for field in change.fields},
+    }
+
+
+async def make(shown: Inspected, form: Query) -> Done:
+    """Make the change that a form describes."""
+    name, change = _chosen(shown, form)
+    done = await change.make(shown, await shown.place(form), form)
+    return done._replace(parameters=done.parameters | {"done": name})
+
+
+def _chosen(shown: Inspected, query: Query) -> tuple[str, Change]:
+    name = query.required("action")
+    if name not in CHANGES:
+        raise ValueError(f"action must be one of {', '.join(CHANGES)}, not {name!r}")
+    if CHANGES[name].needs_graph and shown.graph is None:
+        raise ValueError(f"{name} needs the graph itself: threadkeep inspect --write --graph module:attribute")
+    return name, CHANGES[name]
+
+
+def _at(place: Place, id: str | None) -> Done:
+    return Done("thread", place.thread_link | {"ns": place.ns, "id": id})
+
+
+def _checkpoint(place: Place) -> str:
+    return place.id or "latest"
+
+
+async def _tag(shown: Inspected, place: Place, form: Query) -> Done:
+    tag = form.optional("tag")
+    return _at(place, await shown.keep.atag(place.thread, _checkpoint(place), tag, ns=place.ns, kind=place.kind))
+
+
+async def _fork(shown: Inspected, place: Place, form: Query) -> Done:
+    to = form.optional("to")
+    made = await shown.keep.afork(place.thread, place.id, to=to, ns=place.ns, kind=place.kind)
+    return Done("thread", {"thread": made.thread, "kind": made.kind, "ns": made.ns, "id": made.id})
+
+
+async def _roll_back(shown: Inspected, place: Place, _form: Query) -> Done:
+    made = await shown.keep.arollback(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
+    return _at(place, made.id)
+
+
+async def _preview_roll_back(shown: Inspected, place: Place, _query: Query) -> str:
+    made = await shown.keep.arollback(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True)
+    return f"A new branch from checkpoint {made.forked_from} would become the latest. Nothing is removed."
+
+
+async def _copy(shown: Inspected, place: Place, form: Query) -> Done:
+    to = form.required("to")
+    await shown.keep.acopy(place.thread, to, kind=place.kind)
+    return Done("thread", {"thread": to, "kind": place.kind})
+
+
+async def _delete(shown: Inspected, place: Place, _form: Query) -> Done:
+    await shown.keep.adelete(place.thread, kind=place.kind)
+    return Done("", {})
+
+
+async def _preview_delete(shown: Inspected, place: Place, _query: Query) -> str:
+    info = await shown.keep.athread(place.thread, kind=place.kind)
+    return f"{info.checkpoints:,} checkpoints and {info.writes:,} writes would be removed." if info else "It is gone."
+
+
+async def _prune(shown: Inspected, place: Place, form: Query) -> Done:
+    await shown.keep.aprune(place.thread, policy=policy_of(form), kind=place.kind)
+    return Done("thread", place.thread_link)
+
+
+async def _preview_prune(shown: Inspected, place: Place, query: Query) -> str:
+    found = await shown.keep.aprune(place.thread, policy=policy_of(query), kind=place.kind, dry_run=True)
+    return f"{found.checkpoints:,} checkpoints and {found.writes:,} writes would be removed, {found.bytes:,} bytes." + (
+        " The whole thread would go." if found.dropped else ""
+    )
+
+
+async def _answer(shown: Inspected, place: Place, form: Query) -> Done:
+    await answer(shown, place, form)
+    return Done("thread", place.thread_link)
+
+
+async def _update(shown: Inspected, place: Place, form: Query) -> Done:
+    return _at(place, await update(shown, place, form))
+
+
+CHANGES = {
+    "tag": Change(
+        "Tag",
+        "A tag is a name in the metadata of a checkpoint. Retention policies keep tagged checkpoints.",
+        (Field("tag", "Tag", help="Leave it empty to remove the tag."),),
+        _tag,
+    ),
+    "fork": Change(
+        "Fork from here",
+        "Add a branch that starts with the state of this checkpoint, or a new thread.",
+        (Field("to", "Id of the new thread", help="Leave it empty for a branch in this thread."),),
+        _fork,
+    ),
+    "rollback": Change(
+        "Roll back to here",
+        "Go back to this checkpoint: its state becomes the latest, as a new branch. The old branch stays.",
+        (),
+        _roll_back,
+        _preview_roll_back,
+    ),
+    "copy": Change(
+        "Copy the thread",
+        "Copy the thread with all its checkpoints. The copy is independent of it.",
+        (Field("to", "Id of the copy"),),
+        _copy,
+    ),
+    "prune": Change(
+        "Prune the thread",
+        "Remove the checkpoints that these rules do not keep; without a rule, all but the latest of each namespace.",
+        (
+            Field("keep_last", "Keep the last", "number", "How many checkpoints of each namespace."),
+            Field("keep_for", "Keep for", help="Such as 30d or 12h."),
+        ),
+        _prune,
+        _preview_prune,
+        destroys=True,
+    ),
+    "delete": Change(
+        "Delete the thread", "Remove the thread with everything in it.", (), _delete, _preview_delete, destroys=True
+    ),
+    "answer": Change(
+        "Answer",
+        "Resume the thread with an answer: the graph continues in this process, and may call models and tools.",
+        (
+            Field("value", "Answer", "lines", "JSON, or text."),
+            Field("interrupt", "Interrupt", help="Its id, if several wait."),
+        ),
+        _answer,
+        needs_graph=True,
+    ),
+    "update": Change(
+        "Update the state",
+        "Add a checkpoint with these values, as if a node had returned them.",
+        (
+            Field("value", "Values", "lines", "A JSON object."),
+            Field("node", "As node", help="Leave it empty if it is clear."),
+        ),
+        _update,
+        needs_graph=True,
+    ),
+}
+"""Every change, by the name in its address."""
+
+NOTICES = {
+    "tag": "the tag is changed",
+    "fork": "this is the new branch",
+    "rollback": "this is the latest checkpoint now",
+    "copy": "this is the copy",
+    "prune": "the thread is pruned",
+    "delete": "the thread is deleted",
+    "answer": "the thread has continued",
+    "update": "this is the new state",
+}
+"""What is said when a change was made. Only these texts are shown, whatever an address says."""

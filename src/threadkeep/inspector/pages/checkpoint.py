@@ -1,0 +1,49 @@
+"""A checkpoint: messages as a chat, its state as trees, what ran from it, and how to get the same in code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep.engine.history.conversation import is_chat, stops
+from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.threads.status import is_internal
+from threadkeep.inspector.chat import Chat, chat
+from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.query import Query
+
+
+async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+    """Show a checkpoint, by default the latest. Up to ten round trips."""
+    place = await shown.place(query)
+    view = await shown.keep.ashow(place.thread, place.id, ns=place.ns, kind=place.kind)
+    place = place._replace(id=view.checkpoint.id)
+    writes = await shown.keep.atrace(place.thread, place.id, ns=place.ns, kind=place.kind, values=True)
+    values = shown.redaction.value(view.values)
+    end = query.optional_number("until")
+    return {
+        "place": place,
+        "view": view,
+        "chats": chats(values, end),
+        "state": _trees(values, is_wanted=lambda name: not is_internal(name) and not is_chat(values[name])),
+        "internal": _trees(values, is_wanted=is_internal),
+        "writes": [(write, nodes(shown.redaction.value(write.value), (write.channel,))) for write in writes],
+        "stops": [(stop, nodes(shown.redaction.value(stop.value), (stop.status,))) for stop in stops(view)],
+        "metadata": nodes(shown.redaction.value(view.checkpoint.metadata), ("metadata",)),
+        "snippet": shown.snippet("show", place.thread, view.checkpoint.id, ns=place.ns, kind=place.kind),
+        "config": place.config,
+    }
+
+
+def chats(values: dict[str, Any], end: int | None = None) -> list[Chat]:
+    """Return the channels that hold messages."""
+    return [chat(name, value, end) for name, value in values.items() if not is_internal(name) and is_chat(value)]
+
+
+def _trees(values: dict[str, Any], *, is_wanted: Any) -> list[Node]:
+    return [nodes(value, (name,)) for name, value in values.items() if is_wanted(name)]
+
+
+def checkpoint_values(shown: Inspected, view: CheckpointView) -> dict[str, Any]:
+    """Return the application's state of a checkpoint, without what is to be hidden."""
+    return dict(shown.redaction.value(view.state))

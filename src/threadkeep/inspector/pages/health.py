@@ -1,0 +1,23 @@
+"""Whether the storage is well: doctor at once, verify on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.query import Query
+
+
+async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+    """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
+    thread, kind = query.optional("thread"), query.optional("kind")
+    verified = None
+    if query.flag("verify"):
+        verified = await shown.keep.averify(thread, kind=kind) if thread else await shown.keep.averify()
+    return {
+        "findings": await shown.keep.adoctor(),
+        "thread": thread,
+        "kind": kind,
+        "verified": verified,
+        "snippet": shown.snippet("verify", *([thread] if thread else [])),
+    }

@@ -1,0 +1,42 @@
+"""What takes how much space: totals, the largest threads, channels on demand, and what a policy would free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep import Policy
+from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.query import Query
+
+_LARGEST = 15
+_RULES = ("keep_last", "keep_for", "drop_idle")
+
+
+async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+    """Show sizes of everything, or of one thread. Reads all thread rows; with `measure` or a policy, all threads."""
+    thread, kind = query.optional("thread"), query.optional("kind")
+    keep, policy = shown.keep, policy_of(query)
+    if shown.foreign is not None:
+        await shown.foreign.start()
+    one = thread is not None
+    return {
+        "thread": thread,
+        "kind": kind,
+        "stats": None if one else await keep.astats(),
+        "largest": [] if one else await keep.athreads(order="bytes", limit=_LARGEST),
+        "sizes": await keep.asizes(thread_id=thread, kind=kind) if one or query.flag("measure") else None,
+        "rules": {name: query.text(name) for name in _RULES},
+        "freed": await keep.aprune(thread, policy=policy, kind=kind, dry_run=True) if policy is not None else None,
+        "snippet": None if one else shown.snippet("stats"),
+    }
+
+
+def policy_of(query: Query) -> Policy | None:
+    """Return the retention policy that a form describes; None if it has no rule."""
+    rules = {
+        "keep_last": query.optional_number("keep_last"),
+        "keep_for": query.optional("keep_for"),
+        "drop_idle": query.optional("drop_idle"),
+    }
+    given: dict[str, Any] = {name: rule for name, rule in rules.items() if rule is not None}
+    return Policy(**given) if given else None

@@ -1,0 +1,87 @@
+"""The templates, and what they use: filters for times, sizes and texts, and links to pages."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from threadkeep.inspector.redaction import Redaction
+from threadkeep.jobs.byte_counts import format_bytes
+from threadkeep.version import VERSION
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_MARKDOWN = (
+    MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
+)
+"""HTML in a message stays text, and a picture stays its source: nothing is ever loaded because of a message."""
+
+
+class Links:
+    """Makes the addresses of pages below the path where the inspector is mounted."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def __call__(self, page: str = "", **parameters: Any) -> Markup:
+        """Return the address of a page. Parameters that are None or empty are left out."""
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        query = urlencode(given, doseq=True, errors="surrogatepass")
+        return Markup(escape(f"{self._root}/{page}" + (f"?{query}" if query else "")))  # noqa: S704 - escaped
+
+    def static(self, name: str) -> Markup:
+        """Return the address of a file that never changes within a version."""
+        return self(f"static/{name}", v=VERSION)
+
+
+def environment(redaction: Redaction) -> Environment:
+    """Return the environment of the templates. Everything is escaped, and what `redaction` matches is hidden."""
+
+    def finalize(value: Any) -> Any:
+        return redaction.text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    found = Environment(
+        loader=PackageLoader("threadkeep.inspector"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "ago": ago,
+        "bytes": format_bytes,
+        "count": "{:,}".format,
+        "duration": duration,
+        "markdown": lambda text: Markup(_MARKDOWN.render(redaction.text(text))),  # noqa: S704 - HTML stays text there
+        "pretty": lambda value: json.dumps(redaction.value(value), indent=2, ensure_ascii=False, default=str),
+        "short": lambda text, width=80: shorten(redaction.text(str(text)), width),
+        "utc": lambda time: time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    return found
+
+
+def shorten(text: str, width: int) -> str:
+    """Return the beginning of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def ago(time: datetime) -> str:
+    """Return how long ago something was: 3 min ago."""
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    return "now" if 0 <= seconds < 1 else f"in {duration(-seconds)}" if seconds < 0 else f"{duration(seconds)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit: 250 ms, 3 min, 2 d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
+    number = seconds / size
+    return f"{number:.1f} {unit}" if number < 10 and unit == "s" else f"{number:.0f} {unit}"

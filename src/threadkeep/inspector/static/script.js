@@ -1,0 +1,216 @@
+// What pages can do besides following links. Every page works without it: it fetches ordinary pages of this site, and
+// puts a part of them in place. Nothing is sent anywhere else.
+const root = document.documentElement;
+root.classList.add("js");
+const byId = (selector, where = document) => where.querySelector(selector);
+const wide = matchMedia("(min-width: 68rem)");
+const REFRESH_MS = 3000, TYPING_MS = 200, PLAY_MS = 900;
+
+async function fetchPage(url, signal) {
+  const answer = await fetch(url, { signal, headers: { Accept: "text/html" } });
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+function put(page, selector) {
+  const [from, to] = [byId(selector, page), byId(selector)];
+  if (from && to && from.innerHTML !== to.innerHTML) to.replaceChildren(...document.importNode(from, true).childNodes);
+}
+
+function problemIn(page) { return byId("#main .banner.error", page); }
+
+// --- search as you type: the filters of a list are in the address
+
+let typing, searching;
+function searchNow(form) {
+  searching?.abort();
+  searching = new AbortController();
+  const fields = [...new FormData(form)].filter(([, value]) => value !== "");
+  const url = `${form.action.split("?")[0]}?${new URLSearchParams(fields)}`;
+  fetchPage(url, searching.signal).then((page) => {
+    const problem = problemIn(page);
+    if (problem && !byId(form.dataset.live, page)) byId(form.dataset.live).replaceChildren(document.importNode(problem, true));
+    else put(page, form.dataset.live);
+    history.replaceState(null, "", url);
+    watchMore();
+  }).catch((error) => { if (error.name !== "AbortError") throw error; });
+}
+for (const form of document.querySelectorAll("form[data-live]")) {
+  form.addEventListener("input", (event) => {
+    if (event.target.dataset.refresh) return;
+    clearTimeout(typing);
+    typing = setTimeout(() => searchNow(form), TYPING_MS);
+  });
+  form.addEventListener("submit", (event) => { event.preventDefault(); searchNow(form); });
+}
+
+// --- live refresh
+
+setInterval(async () => {
+  const live = byId("input[data-refresh]:checked");
+  if (live && !document.hidden) { put(await fetchPage(location.href), live.dataset.refresh); watchMore(); }
+}, REFRESH_MS);
+
+// --- long lists: the next slice is fetched when its link comes into view
+
+const comingIntoView = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) { comingIntoView.unobserve(entry.target); loadMore(entry.target); }
+}, { rootMargin: "600px" });
+
+function watchMore() { for (const link of document.querySelectorAll("a[data-more^='#']")) comingIntoView.observe(link); }
+
+async function loadMore(link) {
+  if (link.dataset.busy) return;
+  link.dataset.busy = "1";
+  const selector = link.dataset.more || ".tree .children";
+  const page = await fetchPage(link.href);
+  const list = link.dataset.more ? byId(selector) : link.parentElement;
+  const found = byId(selector, page);
+  if (!found) { location.href = link.href; return; }
+  list.append(...document.importNode(found, true).childNodes);
+  const next = link.dataset.more && byId(`a[data-more="${selector}"]`, page);
+  if (next) { const copy = document.importNode(next, true); link.replaceWith(copy); comingIntoView.observe(copy); }
+  else (link.closest("p.more") ?? link).remove();
+}
+
+// --- values: parts of large ones are fetched when they are opened
+
+document.addEventListener("toggle", async (event) => {
+  const node = event.target;
+  if (!node.open || !node.dataset?.load) return;
+  const url = node.dataset.load;
+  delete node.dataset.load;
+  const found = byId(".tree .children", await fetchPage(url));
+  if (found) byId(".children", node).replaceChildren(...document.importNode(found, true).childNodes);
+}, true);
+
+// --- a checkpoint beside the tree
+
+let opening;
+async function openInPanel(row, { remember = true } = {}) {
+  const link = byId("a.row", row), panel = byId(row.parentElement.dataset.panel);
+  for (const other of row.parentElement.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
+  row.setAttribute("aria-current", "true");
+  if (remember) history.replaceState(null, "", link.dataset.permalink);
+  opening?.abort();
+  opening = new AbortController();
+  try {
+    const page = await fetchPage(link.href, opening.signal);
+    const found = byId("[data-content]", page) ?? problemIn(page);
+    panel.replaceChildren(document.importNode(found, true));
+    panel.scrollTop = 0;
+  } catch (error) { if (error.name !== "AbortError") throw error; }
+}
+
+document.addEventListener("click", (event) => {
+  const row = event.target.closest?.("[data-panel] > [data-row]");
+  if (row && wide.matches && !event.ctrlKey && !event.metaKey && !event.shiftKey && event.button === 0) {
+    event.preventDefault();
+    openInPanel(row);
+  }
+  const more = event.target.closest?.("a[data-more]");
+  if (more) { event.preventDefault(); loadMore(more); }
+  const copy = event.target.closest?.("[data-copy]");
+  if (copy) { event.preventDefault(); copyText(copy); }
+  const compare = event.target.closest?.("[data-compare]");
+  if (compare) chooseForDiff(compare.dataset);
+});
+
+async function copyText(button) {
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.classList.add("copied");
+  setTimeout(() => button.classList.remove("copied"), 1200);
+}
+
+// --- comparisons: the first choice waits, in this tab, for the second
+
+const CHOSEN = "threadkeep-chosen";
+function chooseForDiff(place) {
+  const first = JSON.parse(sessionStorage.getItem(CHOSEN) ?? "null");
+  if (!first || (first.id === place.id && first.thread === place.thread)) {
+    sessionStorage.setItem(CHOSEN, JSON.stringify({ ...place }));
+    showChosen();
+    return;
+  }
+  sessionStorage.removeItem(CHOSEN);
+  const query = { thread: first.thread, kind: first.kind, ns: first.ns, a: first.id, b: place.id };
+  if (place.thread !== first.thread) query.other = place.thread;
+  const given = Object.entries(query).filter(([, value]) => value);
+  location.href = `${place.diff}?${new URLSearchParams(given)}`;
+}
+
+function showChosen() {
+  byId(".compare-bar")?.remove();
+  const first = JSON.parse(sessionStorage.getItem(CHOSEN) ?? "null");
+  if (!first) return;
+  const bar = document.createElement("div"), text = document.createElement("span"), stop = document.createElement("button");
+  bar.className = "compare-bar";
+  bar.setAttribute("role", "status");
+  text.textContent = `Comparing ${first.thread} · ${first.id.slice(-8)} with … choose another checkpoint`;
+  stop.textContent = "Cancel";
+  stop.addEventListener("click", () => { sessionStorage.removeItem(CHOSEN); bar.remove(); });
+  bar.append(text, stop);
+  document.body.append(bar);
+}
+
+// --- the slider over time
+
+for (const form of document.querySelectorAll("form[data-play]")) {
+  const slider = byId("input[type=range]", form), toggle = byId("[data-toggle]", form), shown = byId("output", form);
+  let timer, loading;
+  const show = async () => {
+    shown.textContent = `${Number(slider.value) + 1} of ${Number(slider.max) + 1}`;
+    loading?.abort();
+    loading = new AbortController();
+    const url = `${form.action}?${new URLSearchParams(new FormData(form))}`;
+    try {
+      put(await fetchPage(url, loading.signal), form.dataset.play);
+      history.replaceState(null, "", url);
+    } catch (error) { if (error.name !== "AbortError") throw error; }
+  };
+  const pause = () => { clearInterval(timer); timer = undefined; toggle.textContent = "Play"; toggle.setAttribute("aria-pressed", "false"); };
+  const forward = () => { if (slider.value === slider.max) pause(); else { slider.stepUp(); show(); } };
+  toggle.addEventListener("click", () => {
+    if (timer) { pause(); return; }
+    if (slider.value === slider.max) { slider.value = "0"; show(); }
+    timer = setInterval(forward, PLAY_MS);
+    toggle.textContent = "Pause";
+    toggle.setAttribute("aria-pressed", "true");
+  });
+  slider.addEventListener("input", () => { pause(); show(); });
+}
+
+// --- keys
+
+function step(by) {
+  const rows = [...document.querySelectorAll("[data-rows] > [data-row]")];
+  const at = rows.findIndex((row) => row.hasAttribute("aria-current"));
+  const row = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+  if (!row) return;
+  if (row.parentElement.dataset.panel && wide.matches) openInPanel(row);
+  else { rows[at]?.removeAttribute("aria-current"); row.setAttribute("aria-current", "true"); }
+  row.scrollIntoView({ block: "nearest" });
+  byId("a", row)?.focus({ preventScroll: true });
+}
+
+const KEYS = {
+  j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1),
+  "/": () => byId("[data-search]")?.focus(),
+  "?": () => byId("#keys").showModal(),
+  c: () => byId("[data-compare]")?.click(),
+  " ": () => byId("[data-toggle]")?.click(),
+};
+document.addEventListener("keydown", (event) => {
+  const typed = event.target.closest?.("input, select, textarea, button, summary, dialog, pre");
+  if (typed || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+  if (event.key === " " && !byId("[data-toggle]")) return;
+  if (event.key.startsWith("Arrow") && !byId("[data-rows]")) return;
+  event.preventDefault();
+  KEYS[event.key]();
+});
+
+// --- at the start
+
+watchMore();
+showChosen();
+const first = byId("[data-panel] > [aria-current], [data-panel] > [data-first]");
+if (first && wide.matches) openInPanel(first, { remember: false });
