@@ -62,7 +62,7 @@ def _in_cache() -> Path | None:
 
 
 def _from_npm() -> Path | None:
-    """npm's package has a compressed Chromium for servers; its own function unpacks it into TMPDIR."""
+    """Npm's package has a compressed Chromium for servers; its own function unpacks it into TMPDIR."""
     unpacked = FOLDER / "chromium"
     if not unpacked.exists() and _npm_package("@sparticuz/chromium") is not None:
         script = "import('@sparticuz/chromium').then(chromium => chromium.default.executablePath())"
@@ -87,7 +87,12 @@ def _npm_package(name: str) -> Path | None:
 def _succeeds(command: list[str]) -> bool:
     try:
         done = subprocess.run(  # noqa: S603 - our own commands
-            command, cwd=FOLDER, env={**os.environ, "TMPDIR": str(FOLDER)}, timeout=_SECONDS, capture_output=True, check=False
+            command,
+            cwd=FOLDER,
+            env={**os.environ, "TMPDIR": str(FOLDER)},
+            timeout=_SECONDS,
+            capture_output=True,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import struct
+import zlib
+from base64 import b64encode
+from contextlib import suppress
+from time import sleep
 from typing import Annotated, Any, TypedDict
 
 from cubeloop.hitl.types import ConfirmRequest, HitlRequest
@@ -16,10 +22,6 @@ import threadkeep
 
 HOSTILE = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
 """A message that must stay a text."""
-PICTURE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAGAAAAAwCAIAAABhdOiYAAAAS0lEQVR42u3QMQEAAAgDoK1/aM3g4QkRqEySXbAKChQoUKBAgQIFChQoUKBA"
-    "gQIFChQoUKBAgQIFChQoUKBAgQIFChQoUKBAgQIFCrYfC6AAAaXc5dIAAAAASUVORK5CYII="
-)
 _POLICY = """Here is what our policy says:
 
 - Orders that arrive **damaged** are refunded in full.
@@ -55,14 +57,22 @@ def support() -> Any:
 
     def find_order(state: Desk) -> dict[str, Any]:
         text = '{"order": "A-1041", "price": 129.0, "state": "damaged", "items": [{"sku": "LAMP-2", "count": 1}]}'
-        return {"messages": [ToolMessage(text, tool_call_id="call-1", name="find_order", id=f"found-{len(state['messages'])}")]}
+        return {
+            "messages": [
+                ToolMessage(text, tool_call_id="call-1", name="find_order", id=f"found-{len(state['messages'])}")
+            ]
+        }
 
     def approve(state: Desk) -> dict[str, Any]:
         answer = interrupt({"question": "Refund $129.00 for order A-1041?", "limit": 100, "options": ["yes", "no"]})
         return {"refund": {"order": "A-1041", "amount": 129.0, "approved": answer}}
 
     def close(state: Desk) -> dict[str, Any]:
-        said = "Your refund is on its way." if state["refund"]["approved"] == "yes" else "I am afraid I cannot refund this."
+        said = (
+            "Your refund is on its way."
+            if state["refund"]["approved"] == "yes"
+            else "I am afraid I cannot refund this."
+        )
         return {"messages": [AIMessage(said, id="closes")]}
 
     builder = StateGraph(Desk)
@@ -70,7 +80,9 @@ def support() -> Any:
         builder.add_node(node.__name__, node)
     builder.add_edge(START, "agent")
     builder.add_conditional_edges(
-        "agent", lambda state: "find_order" if state["messages"][-1].tool_calls else "approve", ["find_order", "approve"]
+        "agent",
+        lambda state: "find_order" if state["messages"][-1].tool_calls else "approve",
+        ["find_order", "approve"],
     )
     builder.add_edge("find_order", "agent")
     builder.add_edge("approve", "close")
@@ -87,14 +99,23 @@ class Research(TypedDict, total=False):
 
 def research() -> Any:
     """Build a graph that fans out and calls a subgraph."""
+
+    def search(piece: Research) -> dict[str, Any]:
+        sleep(0.02 * len(piece["topic"]) % 0.3)
+        return {"notes": [f"found: {piece['topic']}"]}
+
+    def draft(state: Research) -> dict[str, Any]:
+        sleep(0.4)
+        return {"notes": [f"draft on {state['topic']}"]}
+
     inner = StateGraph(Research)
-    inner.add_node("draft", lambda state: {"notes": [f"draft on {state['topic']}"]})
+    inner.add_node("draft", draft)
     inner.add_node("review", lambda state: {"notes": ["reviewed"]})
     inner.add_edge(START, "draft")
     inner.add_edge("draft", "review")
     builder = StateGraph(Research)
     builder.add_node("plan", lambda state: {"notes": ["a plan"]})
-    builder.add_node("search", lambda piece: {"notes": [f"found: {piece['topic']}"]})
+    builder.add_node("search", search)
     builder.add_node("write", inner.compile())
     builder.add_edge(START, "plan")
     sources = ("papers", "news", "books")
@@ -129,15 +150,32 @@ def fill(keep: threadkeep.Keep) -> None:
     graph = research().compile(checkpointer=keep.checkpointer)
     for n, topic in enumerate(("tides", "volcanoes", "lichen")):
         graph.invoke({"topic": topic}, config(f"research/{topic}", f"u{n}"))
-    try:
+    with suppress(TimeoutError):
         failing().compile(checkpointer=keep.checkpointer).invoke({"topic": "comets"}, config("research/comets", "u2"))
-    except TimeoutError:
-        pass
-    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_picture()}"}}
     hostile = HumanMessage([{"type": "text", "text": HOSTILE}, picture], id="hostile")
-    asked.invoke({"messages": [SystemMessage("You help customers.", id="system"), hostile]}, config("hostile <b>id</b>", "u9"))
+    asked.invoke(
+        {"messages": [SystemMessage("You help customers.", id="system"), hostile]}, config("hostile <b>id</b>", "u9")
+    )
     _memories(keep)
     _cube(keep)
+
+
+def _picture() -> str:
+    """Return a small PNG of coloured bands, in base64."""
+    width, height = 96, 48
+    rows = b"".join(
+        b"\0" + b"".join(bytes((90 + x // 8 * 12, 108, 242 - x // 8 * 12)) for x in range(width)) for _ in range(height)
+    )
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
+    packed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(packed)).decode()
 
 
 def _conversations(keep: threadkeep.Keep) -> None:
@@ -173,18 +211,17 @@ def _memories(keep: threadkeep.Keep) -> None:
 
 def _cube(keep: threadkeep.Keep) -> None:
     """A thread of CubeLoop that asks."""
-    import asyncio  # noqa: PLC0415 - only here
 
     async def write() -> None:
+        cube = keep.cube
+        await cube.claim_run("cleanup", "r1")
         said = [
-            UserMessage(content=[TextContent(text="Delete the old exports")]),
-            AssistantMessage(content=[TextContent(text="That is 42 files. May I?")]),
+            UserMessage(content=[TextContent(text="Delete the old exports")], run_id="r1", id="m1"),
+            AssistantMessage(content=[TextContent(text="That is 42 files. May I?")], run_id="r1", id="m2"),
         ]
-        for message in said:
-            await keep.cube.append("cleanup", message)
-        await keep.cube.save_pending_request(
-            "cleanup",
-            HitlRequest(question_id="q1", payload=ConfirmRequest(prompt="Delete 42 files?")),
-        )
+        await cube.append("cleanup", said)
+        payload = ConfirmRequest(prompt="Delete 42 files?")
+        question = HitlRequest(question_id="q", thread_id="cleanup", payload=payload, created_at=1.5)
+        await cube.save_pending_request("cleanup", question, run_id="r1")
 
     asyncio.run(write())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -66,7 +67,7 @@ def inspect(
         from threadkeep.inspector.graphs import load_graph  # noqa: PLC0415 - the inspector is an extra
         from threadkeep.inspector.inspected import Inspected, without_password  # noqa: PLC0415
         from threadkeep.inspector.redaction import Redaction  # noqa: PLC0415
-        from threadkeep.inspector.serve import serve  # noqa: PLC0415
+        from threadkeep.inspector.serve import listen  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(f'inspect needs {error.name}: pip install "threadkeep[inspect]"') from error
     url = as_url(url)
@@ -81,11 +82,11 @@ def inspect(
             foreign=foreign,
         )
         mode = "changes allowed" if shown.write else "read-only"
-
-        def announce(link: str) -> None:
-            typer.echo(one_line(f"{without_password(url)} ({mode}), until Ctrl-C: {link}"))
-
-        serve(shown, host=host, port=port, open_browser=not no_browser, announce=announce)
+        with listen(shown, host=host, port=port) as server:
+            typer.echo(one_line(f"{without_password(url)} ({mode}), until Ctrl-C: {server.link}"))
+            if not no_browser:
+                webbrowser.open(server.link)
+            server.run()
 
 
 @contextmanager

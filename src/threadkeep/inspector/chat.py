@@ -36,7 +36,7 @@ class Call(NamedTuple):
 class Message(NamedTuple):
     """A message, its number among all, and its path. `usage` are the tokens that went in and came out."""
 
-    number: int
+    number: int | None
     path: str
     role: str
     name: str
@@ -70,6 +70,11 @@ def chat(channel: str, messages: list[Any], end: int | None = None) -> Chat:
     }
     shown = (_message(channel, messages, n, results) for n in range(start, end) if n not in answered)
     return Chat(channel, tuple(shown), start, end, len(messages))
+
+
+def one_message(path: str, message: Mapping[str, Any]) -> Message:
+    """Return a message by itself; its number is not known."""
+    return _message(path, [message], 0, {})._replace(path=path, number=None)
 
 
 def _message(channel: str, messages: list[Any], n: int, results: Mapping[str, int]) -> Message:

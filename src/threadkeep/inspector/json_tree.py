@@ -53,7 +53,7 @@ def _node(value: Any, path: Path, budget: Iterator[int], *, level: int, start: i
     if isinstance(value, str):
         cut = value if len(value) <= longest else value[:longest]
         return Node(label, place, "string", cut, len(value), (), len(cut) if len(cut) < len(value) else 0)
-    kind = "null" if value is None else type(value).__name__
+    kind = "number" if type(value) in (int, float) else "constant"
     return Node(label, place, kind, json.dumps(value, default=str))
 
 

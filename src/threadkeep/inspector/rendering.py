@@ -15,6 +15,8 @@ from threadkeep.inspector.redaction import Redaction
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.version import VERSION
 
+_NOW = 2
+"""Seconds."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _MARKDOWN = (
     MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
@@ -75,7 +77,9 @@ def shorten(text: str, width: int) -> str:
 def ago(time: datetime) -> str:
     """Return how long ago something was: 3 min ago."""
     seconds = (datetime.now(UTC) - time).total_seconds()
-    return "now" if 0 <= seconds < 1 else f"in {duration(-seconds)}" if seconds < 0 else f"{duration(seconds)} ago"
+    if abs(seconds) < _NOW:
+        return "just now"
+    return f"{duration(round(seconds))} ago" if seconds > 0 else f"in {duration(round(-seconds))}"
 
 
 def duration(seconds: float) -> str:
@@ -84,4 +88,4 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
     number = seconds / size
-    return f"{number:.1f} {unit}" if number < 10 and unit == "s" else f"{number:.0f} {unit}"
+    return f"{number:.1f} {unit}" if number < 10 and unit == "s" and number % 1 else f"{number:.0f} {unit}"

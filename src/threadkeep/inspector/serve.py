@@ -1,10 +1,11 @@
-"""Serve the inspector of one storage on this machine, until the process is interrupted."""
+"""Serve the inspector of one storage on this machine, behind a link with a token."""
 
 from __future__ import annotations
 
 import socket
-import webbrowser
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import uvicorn
 
@@ -13,23 +14,31 @@ from threadkeep.inspector.guard import LOOPBACK
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.link_token import TOKEN, LinkToken
 
-ANY_PORT = 0
+
+class Listening(NamedTuple):
+    """A server that has its port: `run` serves until the process is interrupted or `stop` is called."""
+
+    link: str
+    server: uvicorn.Server
+    socket: socket.socket
+
+    def run(self) -> None:
+        """Serve."""
+        self.server.run(sockets=[self.socket])
+
+    def stop(self) -> None:
+        """Let `run` return, from another thread."""
+        self.server.should_exit = True
 
 
-def serve(shown: Inspected, *, host: str, port: int, open_browser: bool, announce: Callable[[str], None]) -> None:
-    """Serve on a port of this machine, by default any free one. `announce` gets the link with the token.
-
-    OSError if the port is taken.
-    """
+@contextmanager
+def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Iterator[Listening]:
+    """Take a port, by default any free one. OSError if it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
-        port = listening.getsockname()[1]
-        token = LinkToken(port)
+    with socket.create_server((host, port), family=family) as taken:
+        token = LinkToken(taken.getsockname()[1])
         name = f"[{host}]" if ":" in host else host
-        link = f"http://{name}:{port}/?{TOKEN}={token.token}"
         app = inspector(shown, authorize=token, allowed_hosts={*LOOPBACK, name})
-        announce(link)
-        if open_browser:
-            webbrowser.open(link)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
-        uvicorn.Server(config).run(sockets=[listening])
+        link = f"http://{name}:{taken.getsockname()[1]}/?{TOKEN}={token.token}"
+        yield Listening(link, uvicorn.Server(config), taken)

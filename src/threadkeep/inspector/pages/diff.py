@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.value_diff import ValueChange
-from threadkeep.inspector.inspected import Inspected
+from threadkeep.engine.log.plain import is_message
+from threadkeep.inspector.chat import Message, one_message
+from threadkeep.inspector.inspected import Inspected, Place
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.query import Query
 
 
 class ShownChange(NamedTuple):
-    """A change of a value, with both sides as trees; None where there is none."""
+    """A change of a value, with both sides as messages or as trees; None where there is none."""
 
     change: ValueChange
-    before: Node | None
-    after: Node | None
+    before: Node | Message | None
+    after: Node | Message | None
 
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
@@ -35,6 +38,8 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     state = [channel for channel in found.channels if not channel.is_internal]
     return {
         "place": place,
+        "before": _place(found.a),
+        "after": _place(found.b),
         "diff": found,
         "channels": [(channel, shown_changes(shown, channel.changes)) for channel in state],
         "internal": [channel for channel in found.channels if channel.is_internal],
@@ -45,16 +50,21 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
 
 
 def shown_changes(shown: Inspected, changes: tuple[ValueChange, ...]) -> list[ShownChange]:
-    """Return changes with both sides as trees."""
+    """Return changes with both sides, to show them."""
     return [
         ShownChange(
             change,
-            None if change.change == "added" else _tree(shown, change.before),
-            None if change.change == "removed" else _tree(shown, change.after),
+            None if change.change == "added" else _side(shown, change.was or change.path, change.before),
+            None if change.change == "removed" else _side(shown, change.path, change.after),
         )
         for change in changes
     ]
 
 
-def _tree(shown: Inspected, value: Any) -> Node:
-    return nodes(shown.redaction.value(value), ())
+def _place(info: CheckpointInfo) -> Place:
+    return Place(info.thread, info.kind, info.ns, info.id)
+
+
+def _side(shown: Inspected, path: str, value: Any) -> Node | Message:
+    value = shown.redaction.value(value)
+    return one_message(path, value) if is_message(value) else nodes(value, ())

@@ -32,6 +32,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     return {
         "place": place._replace(id=way[-1].id),
         "here": place._replace(id=info.id),
+        "before": place._replace(id=way[max(at - 1, 0)].id),
         "view": view,
         "at": at,
         "last": len(way) - 1,
