@@ -95,18 +95,23 @@ def files() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
     with tempfile.TemporaryDirectory() as folder:
 
         def make_keep(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
-            url = f"sqlite:///{folder}/{name}.db"
-            put_one(url, checkpoints)
-            file = apsw.Connection(f"{folder}/{name}.db")
-            numbers = f"SELECT 1 UNION ALL SELECT k + 1 FROM s WHERE k < {threads - 1}"  # noqa: S608 - a number
-            series = f"(WITH RECURSIVE s(k) AS ({numbers}) SELECT k FROM s) s"  # noqa: S608
-            with file:
-                for statement in statements(partial(columns_of, file), series):
-                    file.execute(statement)
-            file.close()
-            return threadkeep.open(url)
+            return threadkeep.open(make_file(Path(folder) / f"{name}.db", threads, checkpoints))
 
         yield make_keep
+
+
+def make_file(path: Path, threads: int, checkpoints: int) -> str:
+    """Make a file with so many threads of so many checkpoints each; return its URL."""
+    url = f"sqlite:///{path}"
+    put_one(url, checkpoints)
+    file = apsw.Connection(str(path))
+    numbers = f"SELECT 1 UNION ALL SELECT k + 1 FROM s WHERE k < {threads - 1}"  # noqa: S608 - a number
+    series = f"(WITH RECURSIVE s(k) AS ({numbers}) SELECT k FROM s WHERE k < {threads}) s"  # noqa: S608
+    with file:
+        for statement in statements(partial(columns_of, file), series):
+            file.execute(statement)
+    file.close()
+    return url
 
 
 def columns_of(file: apsw.Connection, table: str) -> list[str]:

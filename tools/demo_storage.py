@@ -63,7 +63,7 @@ def support() -> Any:
             ]
         }
 
-    def approve(state: Desk) -> dict[str, Any]:
+    def approve(_state: Desk) -> dict[str, Any]:
         answer = interrupt({"question": "Refund $129.00 for order A-1041?", "limit": 100, "options": ["yes", "no"]})
         return {"refund": {"order": "A-1041", "amount": 129.0, "approved": answer}}
 
@@ -75,7 +75,7 @@ def support() -> Any:
         )
         return {"messages": [AIMessage(said, id="closes")]}
 
-    builder = StateGraph(Desk)
+    builder: Any = StateGraph(Desk)
     for node in (agent, find_order, approve, close):
         builder.add_node(node.__name__, node)
     builder.add_edge(START, "agent")
@@ -100,7 +100,7 @@ class Research(TypedDict, total=False):
 def research() -> Any:
     """Build a graph that fans out and calls a subgraph."""
 
-    def search(piece: Research) -> dict[str, Any]:
+    def search(piece: Any) -> dict[str, Any]:
         sleep(0.02 * len(piece["topic"]) % 0.3)
         return {"notes": [f"found: {piece['topic']}"]}
 
@@ -108,13 +108,13 @@ def research() -> Any:
         sleep(0.4)
         return {"notes": [f"draft on {state['topic']}"]}
 
-    inner = StateGraph(Research)
+    inner: Any = StateGraph(Research)
     inner.add_node("draft", draft)
-    inner.add_node("review", lambda state: {"notes": ["reviewed"]})
+    inner.add_node("review", lambda _state: {"notes": ["reviewed"]})
     inner.add_edge(START, "draft")
     inner.add_edge("draft", "review")
-    builder = StateGraph(Research)
-    builder.add_node("plan", lambda state: {"notes": ["a plan"]})
+    builder: Any = StateGraph(Research)
+    builder.add_node("plan", lambda _state: {"notes": ["a plan"]})
     builder.add_node("search", search)
     builder.add_node("write", inner.compile())
     builder.add_edge(START, "plan")
@@ -129,10 +129,10 @@ def research() -> Any:
 def failing() -> Any:
     """Build a graph whose only node fails."""
 
-    def call_model(_state: Research) -> dict[str, Any]:
+    def call_model(_state: Any) -> dict[str, Any]:
         raise TimeoutError("the model did not answer within 60 s")
 
-    builder = StateGraph(Research)
+    builder: Any = StateGraph(Research)
     builder.add_node("call_model", call_model)
     builder.add_edge(START, "call_model")
     return builder
@@ -215,7 +215,7 @@ def _cube(keep: threadkeep.Keep) -> None:
     async def write() -> None:
         cube = keep.cube
         await cube.claim_run("cleanup", "r1")
-        said = [
+        said: list[Any] = [
             UserMessage(content=[TextContent(text="Delete the old exports")], run_id="r1", id="m1"),
             AssistantMessage(content=[TextContent(text="That is 42 files. May I?")], run_id="r1", id="m2"),
         ]

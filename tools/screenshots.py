@@ -8,7 +8,7 @@ They show the storage that `demo_storage.py` writes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
     name: str
     path: str
-    query: dict[str, str | int] = {}  # noqa: RUF012 - never changed
+    query: Mapping[str, str | int] = {}
     size: dict[str, int] = LAPTOP
     awaited: str = "main"
 

@@ -1,0 +1,72 @@
+"""Measures pages of the inspector beside the commands that show the same, with many threads and with a long one.
+
+    python bench/inspector.py [--threads 100000] [--checkpoints 10000]
+
+Both run in this process, on SQLite: a page through ASGI to the last byte of HTML, a command to its last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+import threadkeep
+from catalogue import make_file
+from measuring import medians
+from threadkeep.cli import app as cli
+from threadkeep.inspector.application import app
+
+ROUNDS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=100_000)
+    parser.add_argument("--checkpoints", type=int, default=10_000)
+    options = parser.parse_args()
+    table = Table("ms", "page", "command", "page / command")
+    with tempfile.TemporaryDirectory() as folder:
+        many = make_file(Path(folder) / "many.db", options.threads, 1)
+        long = make_file(Path(folder) / "long.db", 1, options.checkpoints)
+        for name, url, path, command in (
+            (f"the first of {options.threads:,} threads", many, "/", ["threads"]),
+            ("the largest of them", many, "/?order=bytes", ["threads", "--sort", "bytes"]),
+            ("a search among them", many, "/?q=t777", ["threads", "--search", "t777"]),
+            (f"the tree of {options.checkpoints:,} checkpoints", long, "/thread?thread=t", ["tree", "t"]),
+            ("its latest checkpoint", long, "/checkpoint?thread=t", ["show", "t"]),
+        ):
+            with threadkeep.open(url, read_only=True) as keep:
+                both = {"page": page_of(keep, path), "command": partial(run, [*command, "--url", url])}
+                page, line = medians(both, ROUNDS).values()
+            table.add_row(name, f"{page:.1f}", f"{line:.1f}", f"{page / line:.1f}x")
+    Console().print(table)
+
+
+def page_of(keep: threadkeep.Keep, path: str) -> Callable[[], None]:
+    """Return a function that gets a page."""
+    transport = httpx.ASGITransport(app(keep, authorize=lambda _: True, allowed_hosts=["bench"]))
+
+    async def get() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://bench") as client:
+            (await client.get(path)).raise_for_status()
+
+    return lambda: asyncio.run(get())
+
+
+def run(command: list[str]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        cli.run(command)
+
+
+if __name__ == "__main__":
+    main()
