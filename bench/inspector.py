@@ -46,7 +46,10 @@ def main() -> None:
             ("its latest checkpoint", long, "/checkpoint?thread=t", ["show", "t"]),
         ):
             with threadkeep.open(url, read_only=True) as keep:
-                both = {"page": page_of(keep, path), "command": partial(run, [*command, "--url", url])}
+                both: dict[str, Callable[[], object]] = {
+                    "page": page_of(keep, path),
+                    "command": partial(run, [*command, "--url", url]),
+                }
                 page, line = medians(both, ROUNDS).values()
             table.add_row(name, f"{page:.1f}", f"{line:.1f}", f"{page / line:.1f}x")
     Console().print(table)

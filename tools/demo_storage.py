@@ -101,11 +101,11 @@ def research() -> Any:
     """Build a graph that fans out and calls a subgraph."""
 
     def search(piece: Any) -> dict[str, Any]:
-        sleep(0.02 * len(piece["topic"]) % 0.3)
+        sleep(0.04)
         return {"notes": [f"found: {piece['topic']}"]}
 
     def draft(state: Research) -> dict[str, Any]:
-        sleep(0.4)
+        sleep(0.15)
         return {"notes": [f"draft on {state['topic']}"]}
 
     inner: Any = StateGraph(Research)

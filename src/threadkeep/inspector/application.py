@@ -119,9 +119,8 @@ class _Site:
     async def export(self, request: Request) -> Response:
         """Send a thread as a portable file, redacted."""
         file = await export.redacted(self._shown, _query_of(request))
-        return FileResponse(
-            file, filename="thread-redacted.jsonl.zst", background=BackgroundTask(file.unlink, missing_ok=True)
-        )
+        remove = BackgroundTask(export.remove, file)
+        return FileResponse(file, filename=export.NAME, media_type="application/zstd", background=remove)
 
     async def change(self, request: Request) -> Response:
         """Ask before a change, and make it when the form comes back."""

@@ -52,6 +52,7 @@ def environment(redaction: Redaction) -> Environment:
         autoescape=True,
         undefined=StrictUndefined,
         finalize=finalize,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -65,6 +66,8 @@ def environment(redaction: Redaction) -> Environment:
         "short": lambda text, width=80: shorten(redaction.text(str(text)), width),
         "utc": lambda time: time.strftime("%Y-%m-%d %H:%M:%S"),
     }
+    for name in found.list_templates():
+        found.get_template(name)  # now, because reading a file would block the event loop later
     return found
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
+
+from starlette.concurrency import run_in_threadpool
 
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.query import Query
 
+NAME = "thread-redacted.jsonl.zst"
+
 
 async def redacted(shown: Inspected, query: Query) -> Path:
-    """Write a file for the caller to send and to remove, in a folder of its own."""
+    """Write a file for the caller to send and to `remove`."""
     place = await shown.place(query)
-    file = Path(mkdtemp(prefix="threadkeep-")) / "thread.jsonl.zst"
+    file = Path(await run_in_threadpool(mkdtemp, prefix="threadkeep-")) / NAME
     await shown.keep.aexport(file, thread_id=place.thread, kind=place.kind, redact=True)
     return file
+
+
+def remove(file: Path) -> None:
+    """Remove a file and its folder."""
+    rmtree(file.parent)

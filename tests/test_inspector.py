@@ -1,0 +1,220 @@
+"""The inspector's pages, over HTTP, on every backend: what they show, and that nothing stored becomes markup."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import checkpoint_chains
+import damage
+import demo_storage
+import sample_keep
+import threadkeep
+from inspectors import HOST, always, client, page
+from threadkeep.inspector import app
+from threadkeep.inspector.application import inspector
+from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.redaction import HIDDEN, Redaction
+
+ADA = {"thread": "support/ada", "kind": "graph"}
+
+
+@pytest.fixture(scope="module")
+def filled(module_keep: Any) -> threadkeep.Keep:
+    keep = module_keep()
+    demo_storage.fill(keep)
+    return keep
+
+
+@pytest.fixture(scope="module")
+def site(filled: threadkeep.Keep) -> Any:
+    return app(filled, authorize=always, allowed_hosts=[HOST])
+
+
+def shown_ids(text: str) -> list[str]:
+    return [html.unescape(id) for id in re.findall(r'<a class="id" href="[^"]*thread\?[^"]*">([^<]*)</a>', text)]
+
+
+async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site: Any) -> None:
+    everything = shown_ids(await page(site, ""))
+    assert {"support/ada", "cleanup", "research/tides", "hostile <b>id</b>"} <= set(everything)
+    assert shown_ids(await page(site, "", q="SUPPORT", order="id")) == ["support/ada", "support/grace", "support/linus"]
+    assert shown_ids(await page(site, "", status="error")) == ["research/comets"]
+    assert shown_ids(await page(site, "", kind="cube")) == ["cleanup"]
+    assert shown_ids(await page(site, "", metadata="user=grace")) == ["support/grace"]
+    assert "No threads match" in await page(site, "", q="nothing like it")
+    assert "KEY=VALUE" in await page(site, "", 400, metadata="grace")
+
+
+async def test_the_inbox_shows_who_waits_and_what_is_asked(site: Any) -> None:
+    waiting = await page(site, "waiting")
+    assert {"support/grace", "cleanup"} <= set(re.findall(r"<strong>([^<]*)</strong></a>", waiting))
+    assert "Refund $129.00 for order A-1041?" in waiting
+    assert "Delete 42 files?" in waiting
+
+
+@pytest.mark.parametrize("view", ["compact", "timeline", "full"])
+async def test_a_thread_is_drawn_with_a_row_for_each_checkpoint(site: Any, filled: threadkeep.Keep, view: str) -> None:
+    for thread in ("support/ada", "research/tides"):
+        tree = await filled.atree(thread)
+        text = await page(site, "thread", thread=thread, view=view)
+        assert len(re.findall("<li data-row", text)) == len(tree.checkpoints)
+        assert text.count('class="chip latest"') == 1
+    assert "before the refund" in await page(site, "thread", **ADA, view=view)
+    assert 'class="dot error' in await page(site, "thread", thread="research/comets", view=view)
+
+
+async def test_a_checkpoint_shows_its_chat_with_results_in_their_calls_and_everything_else(site: Any) -> None:
+    text = await page(site, "checkpoint", **ADA)
+    assert "<strong>broken</strong>" in text, "Markdown is rendered"
+    call = text[text.index('<details class="call"') : text.index("</details>", text.index('<details class="call"'))]
+    assert "find_order" in call
+    assert "LAMP-2" in call, "the result is in the call"
+    for part in ("customer", "344 → 31 tokens", "threadkeep show support/ada", "threadkeep.open(", "thread_id"):
+        assert part in html.unescape(text)
+    interrupted = await page(site, "checkpoint", thread="support/grace")
+    assert "Refund $129.00" in interrupted
+    assert "TimeoutError" in await page(site, "checkpoint", thread="research/comets")
+
+
+async def test_every_checkpoint_of_a_keep_with_one_of_everything_has_a_page(keep: threadkeep.Keep) -> None:
+    await asyncio.to_thread(sample_keep.fill, keep)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    for thread in await keep.athreads(limit=100):
+        tree = await keep.atree(thread.id, kind=thread.kind)
+        place = {"thread": thread.id, "kind": thread.kind}
+        for info in tree.checkpoints[:: max(len(tree.checkpoints) // 4, 1)]:
+            assert info.id in await page(site, "checkpoint", **place, ns=info.ns, id=info.id)
+        assert "1 of" in await page(site, "play", **place)
+
+
+async def test_a_comparison_shows_messages_and_values_on_both_sides(site: Any) -> None:
+    text = await page(site, "diff", **ADA, a="latest~3", b="latest")
+    assert "Swap sides" in text
+    assert "customer.plan" in text
+    other = await page(site, "diff", **ADA, a="latest", other="support/linus")
+    assert "support/linus" in other
+    assert "No differences" in await page(site, "diff", **ADA, a="latest", b="latest")
+
+
+async def test_blame_names_the_node_that_set_a_value(site: Any) -> None:
+    assert "<strong>find_order</strong>" in await page(site, "blame", **ADA, path="messages[2].content")
+    assert "update" in await page(site, "blame", **ADA, path="customer.plan"), "it was set by update_state"
+    assert "not found" in await page(site, "blame", 404, **ADA, path="customer.nothing")
+
+
+async def test_the_slider_shows_each_state_on_the_way_and_what_changed(site: Any) -> None:
+    first, last = await page(site, "play", **ADA), await page(site, "play", **ADA, at=10_000)
+    assert "first checkpoint" in first
+    assert "I am afraid" in last
+    assert "I am afraid" not in first
+
+
+async def test_sizes_and_health_show_what_the_verbs_say(site: Any, filled: threadkeep.Keep) -> None:
+    totals = await filled.astats()
+    assert f"<dd>{totals.checkpoints}</dd>" in await page(site, "sizes")
+    measured = await page(site, "sizes", measure=1, keep_last=1)
+    assert "messages" in measured
+    assert "Nothing was changed" in measured
+    assert (await filled.astats()).checkpoints == totals.checkpoints, "a preview of a policy changes nothing"
+    assert "No problems" in await page(site, "health", verify=1)
+
+
+async def test_memories_are_shown_by_namespace_search_and_filter_with_their_time_to_live(site: Any) -> None:
+    everything = await page(site, "memories")
+    assert "1 h left" in everything or "2 h left" in everything
+    assert "London" in everything
+    of_ada = await page(site, "memories", ns=["users", "ada"])
+    assert "London" in of_ada
+    assert "LAMP-2" not in of_ada
+    assert "every step" in await page(site, "memories", q="explained")
+    assert "LAMP-2" not in await page(site, "memories", filter="kind=fact")
+
+
+async def test_nothing_that_is_stored_becomes_markup(site: Any) -> None:
+    thread = "hostile <b>id</b>"
+    for path, query in (("", {}), ("thread", {}), ("checkpoint", {}), ("play", {"at": 1}), ("waiting", {})):
+        text = await page(site, path, **({"thread": thread} if query or path not in ("", "waiting") else {}), **query)
+        assert "<script>" not in text
+        assert "<b>id</b>" not in text
+        assert 'onerror="' not in text
+    checkpoint = await page(site, "checkpoint", thread=thread)
+    assert "&lt;script&gt;" in checkpoint, "it is shown as text"
+    assert 'src="data:image/png;base64,' in checkpoint, "a picture in the message itself is shown"
+
+
+async def test_errors_are_pages_that_say_what_is_wrong(site: Any) -> None:
+    assert "not found" in await page(site, "thread", 404, thread="nobody")
+    assert "needs" in await page(site, "thread", 400)
+    assert "must be one of" in await page(site, "thread", 400, **ADA, view="huge")
+    assert "must be a number" in await page(site, "play", 400, **ADA, at="-1")
+    assert "Not found" in await page(site, "nowhere", 404)
+
+
+async def test_a_damaged_thread_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/damaged.db"
+
+    def prepare() -> threadkeep.Keep:
+        with threadkeep.open(url) as keep:
+            checkpoint_chains.Chain(keep.checkpointer, "t").put({"log": ["a text " * 50]})
+            rows = damage.rows_opener(url)(keep, "t")
+            at = max(rows.items())
+            rows.set_item(at, damage.flip_byte(rows.items()[at]))
+        return threadkeep.open(url)
+
+    keep = await asyncio.to_thread(prepare)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    assert "is damaged" in html.unescape(await page(site, "checkpoint", thread="t"))
+    assert "problems" in await page(site, "health", verify=1)
+    await keep.aclose()
+
+
+async def test_a_large_value_and_a_long_thread_are_sent_in_slices(keep: threadkeep.Keep) -> None:
+    def write() -> Any:
+        chain = checkpoint_chains.Chain(keep.checkpointer, "long")
+        for _ in range(250):
+            chain.put({"numbers": [1]})
+        chain.put({"numbers": list(range(5_000)), "text": "x" * 50_000})
+        return app(keep, authorize=always, allowed_hosts=[HOST])
+
+    site = await asyncio.to_thread(write)
+    first, second = (
+        await page(site, "thread", thread="long"),
+        await page(site, "thread", thread="long", **{"from": 200}),
+    )
+    assert len(re.findall("<li data-row", first)) == 200
+    assert len(re.findall("<li data-row", second)) == 51
+    assert len(await page(site, "checkpoint", thread="long")) < 100_000
+    assert ">4999<" in await page(site, "value", thread="long", path="numbers", **{"from": 4_950})
+    assert "x" * 50_000 in await page(site, "value", thread="long", path="text")
+
+
+async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.Keep) -> None:
+    shown = Inspected(filled, redaction=Redaction(r"sk-demo-\w+|LAMP-\d|Ada"))
+    site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
+    linus = {"thread": "support/linus", "kind": "graph"}
+    for path, query in (
+        ("checkpoint", ADA), ("checkpoint", linus), ("value", {**linus, "path": "messages"}), ("memories", {}),
+        ("diff", {**linus, "a": "latest~3"}), ("play", {**linus, "at": 9}), ("blame", {**ADA, "path": "customer.name"}),
+    ):  # fmt: skip
+        text = await page(site, path, **query)
+        assert not re.search(r"sk-demo|LAMP-2|Ada", text), path
+        assert HIDDEN in text
+
+
+async def test_a_redacted_export_has_the_thread_without_its_words(site: Any, tmp_path: Path) -> None:
+    async with client(site) as http:
+        answer = await http.get("/export", params=ADA)
+    assert answer.status_code == 200, answer.text
+    file = tmp_path / "thread.jsonl.zst"
+    file.write_bytes(answer.content)
+    async with threadkeep.open("memory://") as target:
+        await target.aimport_portable(file)
+        (thread,) = await target.athreads()
+        assert thread.checkpoints == 10
+        assert "lamp" not in str((await target.ashow(thread.id)).values)
