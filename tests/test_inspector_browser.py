@@ -1,0 +1,226 @@
+"""The inspector in a real browser: a person opens, searches, walks, compares, plays; and nothing leaves the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+import browsers
+import demo_storage
+import foreign_savers
+import threadkeep
+from checkpoint_chains import Chain
+from conftest import BACKENDS
+from screenshots import serving
+from threadkeep.inspector.foreign import ForeignStorage
+from threadkeep.inspector.inspected import Inspected
+
+ADA = "/thread?thread=support%2Fada&kind=graph"
+
+
+@pytest.fixture(scope="module", params=[each for each in BACKENDS if each.lasting], ids=lambda each: each.name)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[threadkeep.Keep]:
+    """A Keep with the demo, on each backend that lasts. Filled before there is a browser, which brings a loop."""
+    with threadkeep.open(request.param.fresh(tmp_path_factory.mktemp("browser"), 0)) as keep:
+        demo_storage.fill(keep)
+        yield keep
+
+
+@pytest.fixture(scope="module")
+def site(filled: threadkeep.Keep) -> Iterator[str]:
+    with serving(Inspected(filled, url="sqlite:///agents.db")) as link:
+        yield link
+
+
+@pytest.fixture(scope="module")
+def browser(filled: threadkeep.Keep) -> Iterator[Browser]:
+    with browsers.browser() as running:
+        yield running
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Callable[[str], Page]]:
+    """Opens a link in a window of its own. At the end, no request has left this machine and no error was logged."""
+    contexts: list[BrowserContext] = []
+    requests: list[str] = []
+    complaints: list[str] = []
+
+    def open_link(link: str) -> Page:
+        context = browser.new_context(viewport={"width": 1200, "height": 800})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(link)
+        return page
+
+    yield open_link
+    for context in contexts:
+        context.close()
+    elsewhere = [url for url in requests if not url.startswith(("http://127.0.0.1:", "data:"))]
+    assert (elsewhere, complaints) == ([], [])
+
+
+def go(page: Page, path: str) -> None:
+    page.goto(page.evaluate("location.origin") + path)
+
+
+def test_a_person_searches_opens_and_walks_a_thread(opened: Any, site: str) -> None:
+    page = opened(site)
+    assert "token" not in page.url
+    page.keyboard.press("/")
+    page.keyboard.type("SUPPORT/A")
+    expect(page.locator("#threads [data-row]")).to_have_count(1)
+    assert "q=SUPPORT" in page.url, "the search is in the address"
+    page.get_by_role("link", name="support/ada").click()
+    expect(page.locator("#rows > li")).to_have_count(10)
+    panel = page.locator("#panel")
+    expect(panel.get_by_text("I am afraid")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("#rows > li").nth(2)).to_have_attribute("aria-current", "true")
+    expect(panel.locator(".stop")).to_contain_text("Refund $129.00")
+    page.reload()
+    expect(page.locator("#rows > li").nth(2)).to_have_attribute("aria-current", "true")
+    expect(panel.locator(".stop")).to_contain_text("Refund $129.00")
+
+
+def test_two_checkpoints_are_chosen_for_a_comparison_by_clicking(opened: Any, site: str) -> None:
+    page = opened(site)
+    go(page, ADA)
+    page.locator("#panel [data-compare]").click()
+    expect(page.locator(".compare-bar")).to_contain_text("support/ada")
+    page.locator("#rows > li").nth(4).click()
+    expect(page.locator("#panel")).to_contain_text("step 4")
+    page.locator("#panel [data-compare]").click()
+    page.wait_for_url("**/diff?*")
+    expect(page.locator("main")).to_contain_text("customer.plan")
+
+
+def test_a_value_is_blamed_by_clicking_it(opened: Any, site: str) -> None:
+    page = opened(site)
+    go(page, "/checkpoint?thread=support%2Flinus")
+    leaf = page.locator(".leaf", has_text="approved").last
+    leaf.hover()
+    leaf.locator("a.blame").click()
+    expect(page.locator(".answer")).to_contain_text("approve")
+
+
+def test_the_slider_plays_the_state_forward(opened: Any, site: str) -> None:
+    page = opened(site)
+    go(page, "/play?thread=support%2Fada")
+    slider = page.get_by_role("slider")
+    assert slider.input_value() == "0"
+    slider.fill("3")
+    expect(page.locator("output")).to_have_text("4 of 8")
+    expect(page.locator("#stage")).to_contain_text("Let me look at your order.")
+    page.locator("[data-toggle]").click()
+    expect(page.locator("output")).to_have_text("8 of 8")
+    expect(page.locator("#stage")).to_contain_text("I am afraid")
+
+
+def test_a_hostile_message_stays_a_text(opened: Any, site: str) -> None:
+    page = opened(site)
+    for path in (
+        "/thread?thread=hostile+%3Cb%3Eid%3C%2Fb%3E",
+        "/waiting",
+        "/checkpoint?thread=hostile+%3Cb%3Eid%3C%2Fb%3E",
+    ):
+        go(page, path)
+        page.wait_for_load_state("networkidle")
+        assert "taken over" not in page.title()
+        assert page.locator("img[src='x']").count() == 0
+    expect(page.get_by_text("<script>")).to_be_visible()
+    assert page.locator("img.picture").evaluate("picture => picture.naturalWidth") == 96
+
+
+def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
+    axe = browsers.axe()
+    if axe is None:
+        pytest.skip("npm cannot get axe-core")
+    page = opened(site)
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for path in ("/", "/waiting", ADA, ADA + "&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories",
+                     "/sizes?measure=1", "/health?verify=1", "/play?thread=support%2Fada&at=3",
+                     "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan"):  # fmt: skip
+            go(page, path)
+            page.wait_for_load_state("networkidle")
+            page.evaluate(axe.read_text("utf-8"))
+            violations = page.evaluate("axe.run().then(result => result.violations)")
+            found += [
+                (scheme, path, each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary", "")[:300])
+                for each in violations if each["impact"] in ("serious", "critical")
+            ]  # fmt: skip
+    assert found == []
+
+
+def test_a_database_of_another_saver_opens_without_an_import(opened: Any, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.db"
+    with SqliteSaver.from_conn_string(str(file)) as saver:
+        in_thread(foreign_savers.fill_saver, saver)
+    before = file.read_bytes()
+    keep = threadkeep.open("memory://")
+    with serving(Inspected(keep, url=str(file), foreign=ForeignStorage(str(file), keep))) as link:
+        page = opened(link)
+        expect(page.locator(".banner.foreign")).to_contain_text("threadkeep import")
+        expect(page.locator("#threads [data-row]")).to_have_count(3)
+        page.get_by_role("link", name="asked").click()
+        expect(page.locator("#panel")).to_contain_text("question 0")
+    in_thread(keep.close)
+    assert file.read_bytes() == before
+
+
+def test_changes_are_asked_about_in_a_form(opened: Any, filled: threadkeep.Keep) -> None:
+    in_thread(filled.copy, "support/grace", "to change")
+    with serving(Inspected(filled, write=True)) as link:
+        page = opened(link)
+        expect(page.locator(".banner.write")).to_be_visible()
+        go(page, "/thread?thread=to+change&kind=graph")
+        page.locator("#panel").get_by_role("link", name="Tag").click()
+        page.get_by_label("Tag").fill("golden")
+        page.get_by_role("button", name="Tag").click()
+        expect(page.locator("#rows .tag")).to_have_text("golden")
+        page.get_by_role("link", name="Delete…").click()
+        expect(page.locator("form.ask")).to_contain_text("5 checkpoints")
+        page.get_by_role("button", name="Delete the thread").click()
+        expect(page.locator(".banner.done")).to_contain_text("deleted")
+    assert in_thread(filled.thread, "to change") is None
+
+
+def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -> None:
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open(f"sqlite:///{tmp_path}/long.db")
+        chain = Chain(keep.checkpointer, "long")
+        for n in range(450):
+            chain.put({"n": n})
+        for n in range(120):
+            Chain(keep.checkpointer, f"t{n:03}").put({"n": n})
+        return keep
+
+    keep = in_thread(write)
+    with serving(Inspected(keep)) as link:
+        page = opened(link)
+        expect(page.locator("#threads [data-row]")).to_have_count(50)
+        page.keyboard.press("End")
+        expect(page.locator("#threads [data-row]")).to_have_count(100)
+        go(page, "/thread?thread=long")
+        for count in (400, 450):
+            page.keyboard.press("End")
+            expect(page.locator("#rows > li")).to_have_count(count)
+    in_thread(keep.close)
+
+
+def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call something in a thread: Playwright has a running loop in this one, where sync calls are refused."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function, *args).result()

@@ -1,0 +1,224 @@
+"""Who may use the inspector: hosts, tokens, methods, forms, headers, tenants; and where it may be mounted."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import demo_storage
+import threadkeep
+from inspectors import HOST, always, client, page
+from threadkeep.errors import Missing
+from threadkeep.inspector import app
+from threadkeep.inspector.application import inspector
+from threadkeep.inspector.inspected import Inspected, without_password
+from threadkeep.inspector.link_token import LinkToken
+
+ADA = {"thread": "support/ada", "kind": "graph"}
+MUST_HAVE = {
+    "content-security-policy": "default-src 'none'; script-src 'self'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+@pytest.fixture
+def conversation() -> Any:
+    """A Keep with one thread, which waits."""
+    with threadkeep.open("memory://") as keep:
+        graph = demo_storage.support().compile(checkpointer=keep.checkpointer)
+        graph.invoke({"messages": [("human", "My lamp is broken")]}, demo_storage.config("support/ada", "ada"))
+        yield keep
+
+
+@pytest.fixture
+def readable(conversation: threadkeep.Keep) -> Any:
+    return app(conversation, authorize=always, allowed_hosts=[HOST])
+
+
+@pytest.fixture
+def writable(conversation: threadkeep.Keep) -> Any:
+    return app(conversation, authorize=always, allowed_hosts=[HOST], write=True)
+
+
+async def test_a_mounted_app_without_authorize_refuses_every_request_and_says_why(
+    conversation: threadkeep.Keep,
+) -> None:
+    for path in ("", "static/style.css", "thread"):
+        refused = await page(await asyncio.to_thread(app, conversation, allowed_hosts=[HOST]), path, 403)
+        assert "authorize=" in refused
+        assert "support/ada" not in refused
+    with pytest.raises(ValueError, match="needs authorize="):
+        app(conversation, write=True)
+
+
+async def test_only_true_lets_a_request_pass_also_from_an_async_function(conversation: threadkeep.Keep) -> None:
+    async def of_ada(request: Any) -> bool:
+        return request.headers.get("x-user") == "ada"
+
+    site = await asyncio.to_thread(app, conversation, authorize=of_ada, allowed_hosts=[HOST])
+    async with client(site) as http:
+        assert (await http.get("/")).status_code == 403
+        assert (await http.get("/", headers={"x-user": "ada"})).status_code == 200
+    truthy = await asyncio.to_thread(app, conversation, authorize=lambda _: "yes", allowed_hosts=[HOST])
+    assert "not authorized" in await page(truthy, "", 403)
+
+
+async def test_other_hosts_get_nothing(conversation: threadkeep.Keep) -> None:
+    site = await asyncio.to_thread(app, conversation, authorize=always)
+    for host, status in (
+        ("127.0.0.1:8000", 200), ("localhost", 200), ("[::1]:9", 200), ("LOCALHOST:1", 200), ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421), ("", 421),
+    ):  # fmt: skip
+        async with client(site, headers={"host": host}) as http:
+            assert (await http.get("/")).status_code == status, host
+
+
+@pytest.mark.parametrize("path", ["/", "/thread?thread=support/ada", "/nowhere", "/static/script.js"])
+async def test_every_answer_has_the_headers_that_keep_a_page_to_itself(readable: Any, path: str) -> None:
+    async with client(readable) as http:
+        headers = (await http.get(path)).headers
+    for name, value in MUST_HAVE.items():
+        assert headers[name].startswith(value)
+    assert "unsafe" not in headers["content-security-policy"]
+
+
+async def test_no_page_has_inline_scripts_or_styles_or_addresses_elsewhere(readable: Any) -> None:
+    for path, query in (("", {}), ("thread", ADA), ("checkpoint", ADA), ("sizes", {"measure": 1}), ("memories", {})):
+        text = await page(readable, path, **query)
+        assert not re.search(r"<script(?! type=\"module\" src=\"/static/)|<style|\sstyle=|\son\w+=", text)
+        assert not re.search(r"(?:src|href|action)=\"(?!/|data:image/png)", text.replace('href="#main"', ""))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_read_only_means_get_and_head(readable: Any, method: str) -> None:
+    async with client(readable) as http:
+        for path in ("/", "/change"):
+            answer = await http.request(method, path)
+            assert answer.status_code == 405
+            assert "read-only" in answer.text
+        assert (await http.head("/")).status_code == 200
+        assert (await http.get("/change", params={"action": "delete", **ADA})).status_code == 404
+
+
+async def test_the_token_of_the_link_becomes_a_cookie_and_leaves_the_address(conversation: threadkeep.Keep) -> None:
+    token = LinkToken(8123)
+    shown = Inspected(conversation)
+    site = await asyncio.to_thread(inspector, shown, authorize=token, allowed_hosts=[HOST])
+    async with client(site) as http:
+        assert (await http.get("/")).status_code == 401
+        assert (await http.get("/", params={"token": "x"})).status_code == 401
+        entered = await http.get("/thread", params={"token": token.token, **ADA})
+        assert entered.status_code == 303
+        assert "token" not in entered.headers["location"]
+        cookie = entered.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert token.token not in cookie
+        assert (await http.get(entered.headers["location"])).status_code == 200
+    async with client(site, cookies={"threadkeep-8123": token.token}) as http:
+        assert (await http.get("/")).status_code == 401, "the token itself is not the cookie"
+
+
+async def send(http: httpx.AsyncClient, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    """Open the form of a change, and send it with these fields."""
+    asked = await http.get("/change", params={**ADA, **fields})
+    assert asked.status_code == 200, asked.text
+    token = re.search(r'name="csrf" value="(\w+)"', asked.text)[1]
+    return await http.post("/change", data={"csrf": token, **ADA, **fields}, headers=headers)
+
+
+async def test_a_form_needs_the_token_and_the_cookie_of_one_of_our_pages(
+    writable: Any, conversation: threadkeep.Keep
+) -> None:
+    async with client(writable) as http:
+        assert (await http.post("/change", data={**ADA, "action": "delete"})).status_code == 403
+        evil = await send(http, action="delete", headers={"origin": "http://evil.example"})
+        assert "another site" in evil.text
+        assert (await http.post("/", data={})).status_code == 405
+        assert (await http.post("/change", content=b"x" * 2_000_000)).status_code == 413
+    async with client(writable) as first, client(writable) as other:
+        form = (await first.get("/change", params={**ADA, "action": "delete"})).text
+        token = re.search(r'name="csrf" value="(\w+)"', form)[1]
+        await other.get("/change", params={**ADA, "action": "delete"})
+        stolen = await other.post("/change", data={"csrf": token, **ADA, "action": "delete"})
+        assert stolen.status_code == 403
+    assert await conversation.athread("support/ada") is not None
+
+
+async def test_every_change_is_asked_about_and_then_made(writable: Any, conversation: threadkeep.Keep) -> None:
+    async with client(writable) as http:
+        assert (await send(http, action="tag", id="latest~1", tag="gold")).status_code == 303
+        assert (await conversation.alog("support/ada"))[1].metadata["tag"] == "gold"
+        assert (await send(http, action="copy", to="copy")).headers["location"].startswith("/thread?thread=copy")
+        assert await conversation.athread("copy") is not None
+        assert (await send(http, action="fork", id="latest~2", to="forked")).status_code == 303
+        assert await conversation.athread("forked") is not None
+        await send(http, action="rollback", id="latest~2")
+        assert (await conversation.alog("support/ada"))[0].forked_from is not None
+        asked = await http.get("/change", params={**ADA, "action": "prune"})
+        assert "would be removed" in asked.text
+        before = (await conversation.athread("support/ada")).checkpoints
+        await send(http, action="prune")
+        assert (await conversation.athread("support/ada")).checkpoints < before
+        gone = await send(http, action="delete")
+        assert (gone.status_code, gone.headers["location"]) == (303, "/?done=delete")
+        assert "the thread is deleted" in (await http.get(gone.headers["location"])).text
+        assert "surprise" not in (await http.get("/?done=surprise")).text
+    with pytest.raises(Missing):
+        await conversation.atree("support/ada")
+
+
+async def test_a_graph_answers_an_interrupt_and_updates_the_state(conversation: threadkeep.Keep) -> None:
+    graph = demo_storage.support().compile(checkpointer=conversation.checkpointer)
+    shown = Inspected(conversation, write=True, graph=graph)
+    site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
+    async with client(site) as http:
+        assert "Answer" in (await http.get("/waiting")).text
+        answered = await send(http, action="answer", value="yes")
+        assert answered.status_code == 303, answered.text
+        assert (await conversation.ashow("support/ada")).values["refund"]["approved"] == "yes"
+        await send(http, action="update", value='{"customer": {"name": "Eve"}}', node="agent")
+        assert (await conversation.ashow("support/ada")).values["customer"] == {"name": "Eve"}
+
+
+async def test_without_the_graph_its_changes_say_what_they_need(writable: Any) -> None:
+    assert "--graph" in await page(writable, "change", 400, action="answer", **ADA)
+    assert "must be one of" in await page(writable, "change", 400, action="explode", **ADA)
+
+
+async def test_it_can_be_mounted_below_a_path(readable: Any) -> None:
+    outer = Starlette(routes=[Mount("/admin/threads", app=readable)])
+    text = await page(outer, "admin/threads/")
+    assert 'href="/admin/threads/static/style.css' in text
+    (row,) = re.findall(r'class="id" href="([^"]*)"', text)
+    assert row.startswith("/admin/threads/thread?")
+    assert "support/ada" in await page(outer, "admin/threads/thread", **ADA)
+
+
+async def test_only_the_tenant_of_the_keep_is_shown() -> None:
+    def write() -> tuple[threadkeep.Keep, Any]:
+        keep = threadkeep.open("memory://")
+        for tenant in (keep.tenant("one"), keep.tenant("two")):
+            graph = demo_storage.research().compile(checkpointer=tenant.checkpointer)
+            graph.invoke({"topic": "x"}, demo_storage.config(f"of {tenant._session.tenant}", "u"))
+        return keep, app(keep.tenant("one"), authorize=always, allowed_hosts=[HOST])
+
+    keep, site = await asyncio.to_thread(write)
+    everything = await page(site, "")
+    assert "of one" in everything
+    assert "of two" not in everything
+    await page(site, "thread", 404, thread="of two")
+    await keep.aclose()
+
+
+def test_the_password_of_a_url_is_not_shown() -> None:
+    assert without_password("postgresql://ann:secret@host:5432/db?x=1") == "postgresql://ann@host:5432/db?x=1"
+    assert without_password("sqlite:///a.db") == "sqlite:///a.db"
