@@ -142,6 +142,8 @@ async def test_a_form_needs_the_token_and_the_cookie_of_one_of_our_pages(
         assert (await http.post("/change", data={**ADA, "action": "delete"})).status_code == 403
         evil = await send(http, action="delete", headers={"origin": "http://evil.example"})
         assert "another site" in evil.text
+        hidden = await send(http, action="delete", headers={"origin": "null", "sec-fetch-site": "cross-site"})
+        assert "another site" in hidden.text
         assert (await http.post("/", data={})).status_code == 405
         assert (await http.post("/change", content=b"x" * 2_000_000)).status_code == 413
     async with client(writable) as first, client(writable) as other:

@@ -94,7 +94,11 @@ LAYERS = {
         "adapters drivers encryption engine keep threadkeep", "atexit cryptography langchain_core langgraph os"
     ),
     # programs, and the conformance suites, which start threads and event loops on purpose
-    "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
+    "inspector": Layer(
+        "adapters engine errors inspector jobs threadkeep version",
+        "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
+    ),
+    "cli": Layer("cli engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
     "__main__": Layer("cli"),
     "conformance": Layer(
         "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"
@@ -216,7 +220,7 @@ def test_every_layer_has_modules() -> None:
 
 def test_threads_and_event_loops_are_used_by_drivers_and_transports_only() -> None:
     users = [name for name, layer in LAYERS.items() if {"asyncio", "threading"} & set(layer.guarded.split())]
-    assert users == ["drivers", "transports", "tenants", "conformance"]
+    assert users == ["drivers", "transports", "tenants", "inspector", "conformance"]
 
 
 def imports() -> dict[str, set[str]]:

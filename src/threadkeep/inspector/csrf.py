@@ -12,6 +12,8 @@ from starlette.responses import Response
 
 FIELD = "csrf"
 _COOKIE = "threadkeep-form"
+_SAME, _NO_ORIGIN = "same-origin", "null"
+"""What browsers say of our own forms. They name no origin because our pages ask them to send no referrer."""
 
 
 class FormTokens:
@@ -31,8 +33,9 @@ class FormTokens:
 
     def problem(self, request: Request, token: str) -> str | None:
         """Return why a form is refused; None if it comes from one of our pages."""
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.casefold() != request.headers.get("host", "").casefold():
+        origin = request.headers.get("origin", _NO_ORIGIN)
+        own = origin == _NO_ORIGIN or urlsplit(origin).netloc.casefold() == request.headers.get("host", "").casefold()
+        if not own or request.headers.get("sec-fetch-site", _SAME) != _SAME:
             return "this form was sent from another site"
         cookie = request.cookies.get(_COOKIE, "")
         if not cookie or not hmac.compare_digest(self._sign(cookie).encode(), token.encode()):

@@ -1,0 +1,153 @@
+"""`threadkeep inspect`: the link that it prints works, other savers' databases open, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+import demo_storage
+import foreign_savers
+import postgres_servers
+import threadkeep
+from inspectors import HOST, always, page
+from threadkeep.cli.app import run
+from threadkeep.cli.inspect import _is_foreign
+from threadkeep.inspector import foreign
+from threadkeep.inspector.application import inspector
+from threadkeep.inspector.foreign import ForeignStorage
+from threadkeep.inspector.inspected import Inspected
+
+
+def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_path: Path) -> None:
+    file = tmp_path / "agents.db"
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        graph = demo_storage.support().compile(checkpointer=keep.checkpointer)
+        graph.invoke({"messages": [("human", "hello")]}, demo_storage.config("t", "u"))
+    command = [sys.executable, "-m", "threadkeep", "inspect", str(file), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        link = re.search(r"read-only.*(http://127\.0\.0\.1:\d+/\?token=\S+)", process.stdout.readline())[1]
+        with httpx.Client(follow_redirects=True) as browser:
+            answer = browser.get(link)
+        assert (answer.status_code, "token" in str(answer.url)) == (200, False)
+        assert ">t</a>" in answer.text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--host", "0.0.0.0"], "loopback"),
+        (["--graph", "a:b"], "--graph needs --write"),
+        (["--redact", "("], "not a regular expression"),
+        (["--write", "--graph", "json:loads"], "not a graph"),
+        (["--write", "--graph", "json"], "module:attribute"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: list[str], why: str, tmp_path: Path, capsys: Any) -> None:
+    threadkeep.open(f"sqlite:///{tmp_path}/a.db").setup()
+    assert run(["inspect", f"{tmp_path}/a.db", "--no-browser", *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_without_the_extra_the_error_names_the_line_to_install_it(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.startswith(("threadkeep.inspector", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    real = builtins.__import__
+
+    def without_uvicorn(name: str, *args: Any) -> Any:
+        if name == "uvicorn":
+            raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without_uvicorn)
+    assert run(["inspect", f"{tmp_path}/a.db", "--no-browser"]) == 2
+    assert 'inspect needs uvicorn: pip install "threadkeep[inspect]"' in capsys.readouterr().err
+
+
+def test_databases_of_other_savers_are_told_from_ours(tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(f"{tmp_path}/theirs.db") as saver:
+        saver.setup()
+    with threadkeep.open(f"sqlite:///{tmp_path}/ours.db") as keep:
+        keep.setup()
+    assert _is_foreign(f"sqlite:///{tmp_path}/theirs.db")
+    assert not _is_foreign(f"sqlite:///{tmp_path}/ours.db")
+    assert not _is_foreign(f"sqlite:///{tmp_path}/missing.db")
+    assert not _is_foreign("memory://")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that an official saver wrote, by path or URL."""
+    if request.param == "sqlite":
+        path = f"{tmp_path}/theirs.db"
+        with SqliteSaver.from_conn_string(path) as saver:
+            foreign_savers.fill_saver(saver)
+        return path
+    return _postgres(postgres_servers.shared())
+
+
+def _postgres(server: Any) -> str:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS inspected WITH (FORCE)")
+        connection.execute("CREATE DATABASE inspected")
+    url = re.sub(r"/[^/?]*(\?|$)", r"/inspected\1", server.url())
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+        foreign_savers.fill_saver(saver)
+    return url
+
+
+def opened(source: str) -> tuple[threadkeep.Keep, Any]:
+    keep = threadkeep.open("memory://")
+    shown = Inspected(keep, url=source, foreign=ForeignStorage(source, keep))
+    return keep, inspector(shown, authorize=always, allowed_hosts=[HOST])
+
+
+async def test_a_database_of_another_saver_is_shown_whole_and_its_news_as_they_come(theirs: str) -> None:
+    assert await asyncio.to_thread(_is_foreign, theirs)
+    keep, site = await asyncio.to_thread(opened, theirs)
+    first = await page(site, "")
+    assert "Database of another saver" in first
+    assert re.findall(r'class="id" href="[^"]*">(\w+)</a>', await page(site, "", order="id")) == [
+        "answered",
+        "asked",
+        "chat",
+    ]
+    assert "answer 1" in await page(site, "checkpoint", thread="chat")
+    assert "question" in await page(site, "waiting")
+    await page(site, "thread", 404, thread="nobody")
+    await keep.aclose()
+
+
+async def test_of_a_database_that_is_too_large_only_threads_that_are_opened_are_read(
+    theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "MOST_CHECKPOINTS", 3)
+    keep, site = await asyncio.to_thread(opened, theirs)
+    assert "too many to read them all" in await page(site, "")
+    assert await keep.athreads() == []
+    assert "answer 1" in await page(site, "checkpoint", thread="chat")
+    assert [each.id for each in await keep.athreads()] == ["chat"]
+    await keep.aclose()
+
+
+async def test_a_source_that_cannot_be_read_says_why() -> None:
+    keep, site = await asyncio.to_thread(opened, "/nowhere/theirs.db")
+    assert "theirs.db" in (text := await page(site, ""))
+    assert "No such file" in text
+    await keep.aclose()
