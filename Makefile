@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values bench-encryption clean
+.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -88,6 +88,12 @@ bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
 
 bench-values: $(VENV)/.stamp  ## measure large lists and dicts beside SqliteSaver
 	$(RUN) bench/values.py $(ARGS)
+
+bench-inspector: $(VENV)/.stamp  ## measure pages of the inspector beside commands
+	$(RUN) bench/inspector.py $(ARGS)
+
+screenshots: $(VENV)/.stamp  ## make the pictures of the inspector in docs/images
+	$(RUN) tools/screenshots.py $(ARGS)
 
 bench-encryption: $(VENV)/.stamp  ## measure what encryption costs
 	$(RUN) bench/encryption.py $(ARGS)

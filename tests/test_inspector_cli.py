@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import foreign_savers
 import postgres_servers
 import threadkeep
 from inspectors import HOST, always, page
-from threadkeep.cli.app import run
+from threadkeep.cli.app import as_url, run
 from threadkeep.cli.inspect import _is_foreign
 from threadkeep.inspector import foreign
 from threadkeep.inspector.application import inspector
@@ -102,10 +103,10 @@ def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def _postgres(server: Any) -> str:
+    name = f"theirs_{uuid.uuid4().hex}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS inspected WITH (FORCE)")
-        connection.execute("CREATE DATABASE inspected")
-    url = re.sub(r"/[^/?]*(\?|$)", r"/inspected\1", server.url())
+        connection.execute(f"CREATE DATABASE {name}")
+    url = re.sub(r"/[^/?]*(\?|$)", rf"/{name}\1", server.url())
     with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
         foreign_savers.fill_saver(saver)
@@ -118,8 +119,8 @@ def opened(source: str) -> tuple[threadkeep.Keep, Any]:
     return keep, inspector(shown, authorize=always, allowed_hosts=[HOST])
 
 
-async def test_a_database_of_another_saver_is_shown_whole_and_its_news_as_they_come(theirs: str) -> None:
-    assert await asyncio.to_thread(_is_foreign, theirs)
+async def test_a_database_of_another_saver_is_shown_whole(theirs: str) -> None:
+    assert await asyncio.to_thread(_is_foreign, as_url(theirs))
     keep, site = await asyncio.to_thread(opened, theirs)
     first = await page(site, "")
     assert "Database of another saver" in first
