@@ -25,7 +25,7 @@ from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.serve import listen
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-LAPTOP, PHONE = {"width": 1200, "height": 800}, {"width": 390, "height": 800}
+LAPTOP, SHORT, PHONE = {"width": 1140, "height": 740}, {"width": 1140, "height": 600}, {"width": 390, "height": 740}
 ADA = {"thread": "support/ada", "kind": "graph"}
 
 
@@ -58,7 +58,7 @@ VIEWS = (
     View("blame", "blame", {**ADA, "path": "customer.plan"}),
     View("play", "play", {**ADA, "at": 4}),
     View("sizes", "sizes", {"measure": 1, "keep_last": 3}),
-    View("health", "health", {"verify": 1}),
+    View("health", "health", {"verify": 1}, SHORT),
     View("memories", "memories", {"q": "lamp tea"}),
     View("change", "change", {**ADA, "action": "rollback", "id": "latest~3"}),
 )
