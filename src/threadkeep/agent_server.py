@@ -18,10 +18,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -234,12 +236,18 @@ def _index(index: Any) -> Any:
     if not isinstance(embed, str) or ".py:" not in embed:
         return index
     path, _, name = embed.rpartition(":")
-    spec = spec_from_file_location(Path(path).stem, path)
+    found = getattr(_module(path), name, None) if Path(path).is_file() else None
+    if found is None:
+        raise ValueError(f"the index of the store names {embed}, which does not exist")
+    return {**index, "embed": found}
+
+
+def _module(path: str) -> ModuleType:
+    """Execute a file as a module, which is known by a name of its own: its data classes look it up."""
+    spec = spec_from_file_location(path.replace("/", "__").removesuffix(".py"), path)
     assert spec is not None, path  # its suffix is that of a Python file
     assert spec.loader is not None
     module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        return {**index, "embed": getattr(module, name)}
-    except (FileNotFoundError, AttributeError) as error:
-        raise ValueError(f"the index of the store names {embed}, which does not exist") from error
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
