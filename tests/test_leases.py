@@ -29,7 +29,7 @@ from encrypted_keeps import KEYS
 from threadkeep.conformance.cube.samples import user
 from threadkeep.engine.lease import StoredLease, pack_lease, unpack_lease
 from threadkeep.engine.requests import NAMELESS_START, StorageClock
-from threadkeep.errors import Conflict, Corrupt, Leased, LeaseLost, Unavailable
+from threadkeep.errors import Conflict, Corrupt, Leased, LeaseLost, Unavailable, WrongKey
 
 LONG_TTL = 60.0
 SHORT_TTL = 0.3
@@ -524,6 +524,20 @@ def test_an_encrypted_row_vouches_for_its_lease(tmp_path: Path) -> None:
             connection.execute("UPDATE tk_threads SET lease = NULL")
         with threadkeep.open(url, keys=KEYS) as other, pytest.raises(Corrupt):
             other.checkpointer.get_tuple(config("t"))
+
+
+def test_a_process_without_keys_changes_no_lease_of_a_thread_that_was_encrypted(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as plain, threadkeep.open(lasting_url, keys=KEYS) as keep:
+        put_one(plain)
+        with plain.lease("t", ttl=LONG_TTL):
+            keep.encrypt()
+        with pytest.raises(WrongKey, match="keys="):
+            plain.break_lease("t")
+        assert keep.verify().problems == []
+        assert keep.break_lease("t")
+        with pytest.raises(WrongKey, match="keys="):
+            plain.lease("t").__enter__()
+        assert values_of(keep.checkpointer) == {"x": "00000000"}
 
 
 def test_a_changed_lease_does_not_match_the_checksum_of_its_row(tmp_path: Path) -> None:
