@@ -298,7 +298,9 @@ LIST = [[__name__, "Listed"]]
         ({}, Listed(), NotListed()),
         ({"allowed_msgpack_modules": True}, Listed(), NotListed()),
         ({"allowed_msgpack_modules": LIST}, Listed(), {"x": 1}),
+        ({"allowed_msgpack_modules": [f"{__name__}.Listed"]}, Listed(), {"x": 1}),
         ({"allowed_msgpack_modules": None}, {"x": 1}, {"x": 1}),
+        ({"allowed_msgpack_modules": False, "allowed_json_modules": False}, {"x": 1}, {"x": 1}),
     ],
 )
 async def test_types_are_allowed_as_the_block_says(

@@ -214,8 +214,8 @@ def _keys(environment: _Environment) -> Keys | None:
 def _serde(block: dict[str, Any]) -> KeepSerializer | None:
     """Return the serializer of a checkpointer's block; None for the default one.
 
-    `allowed_msgpack_modules` means what it means to LangGraph: a list, or null, is all that is allowed beside the safe
-    types. True is the default: data classes that are imported.
+    `allowed_msgpack_modules` means what it means to LangGraph: a list, null or false is all that is allowed beside the
+    safe types. True is the default: data classes that are imported.
     """
     serde = block.get("serde")
     if not serde:
@@ -223,11 +223,18 @@ def _serde(block: dict[str, Any]) -> KeepSerializer | None:
     allowed, json_modules = serde.get("allowed_msgpack_modules", True), serde.get("allowed_json_modules")
     default = KeepSerializer()
     return KeepSerializer(
-        allowed_types=() if allowed in (True, None) else [(".".join(path), name) for *path, name in allowed],
+        allowed_types=map(_dotted, allowed) if isinstance(allowed, list) else (),
         pickle_fallback=serde.get("pickle_fallback", False),
         strict=default.strict if allowed is True else True,
-        allowed_json_modules=json_modules if json_modules in (True, None) else map(tuple, json_modules),
+        allowed_json_modules=[tuple(_dotted(each).split(".")) for each in json_modules]
+        if isinstance(json_modules, list)
+        else (json_modules or None),
     )
+
+
+def _dotted(name: Any) -> str:
+    """Return the name of a class, of which a block may list the parts."""
+    return name if isinstance(name, str) else ".".join(name)
 
 
 def _index(index: Any) -> Any:
