@@ -634,6 +634,7 @@ def freeze(holder: Any, url: str) -> None:
             put_one(keep, "another")
             return
         holder.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
 
 
 def go_on(holder: Any) -> str:
