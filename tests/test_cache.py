@@ -267,6 +267,12 @@ def test_a_damaged_entry_is_an_error_until_it_is_cleared(lasting_url: str) -> No
         assert keep.cache.get([ENTRY]) == {}
 
 
+@pytest.mark.parametrize("ttl", [1e18, 10**30, float("inf"), float("-inf"), float("nan")])
+def test_a_ttl_that_no_clock_reaches_is_refused(ttl: Any) -> None:
+    with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match="ttl must be"):
+        keep.cache.set({ENTRY: (1, ttl)})
+
+
 @pytest.mark.parametrize(
     ("keys", "error"),
     [("text", TypeError), ([("text", "key")], TypeError), ([((1,), "key")], TypeError), ([(("a",), None)], TypeError)],
