@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import io
 import itertools
 import json
@@ -303,6 +304,16 @@ async def test_closing_the_keep_of_a_tenant_closes_only_that(keep: threadkeep.Ke
         await call(one.checkpointer, "get_tuple", config("t"))
     assert await call(again.store, "get", ("n",), "k") is None
     assert await call(keep.store, "get", ("n",), "k") is None
+
+
+def test_a_read_of_a_closed_tenant_does_not_leave_a_coroutine(recwarn: pytest.WarningsRecorder) -> None:
+    with threadkeep.open("memory://") as keep:
+        one = keep.tenant("one")
+        one.close()
+        with pytest.raises(errors.Closed):
+            one.checkpointer.get_tuple(config("t"))
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 async def test_closing_a_keep_closes_those_of_its_tenants(url: str, call: Caller) -> None:

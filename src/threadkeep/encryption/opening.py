@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,6 @@ Execute = Callable[[Request[Any]], Any]
 _UNNOTICED_MS = 600_000
 """A process reads a tenant's row again once a minute before it writes. Until then it may wrap data keys by a key that
 `rotate` has replaced; this is ten times as long, because processes may stop and clocks differ."""
-_HAS_PLAIN_DATA = "the storage has data that is not encrypted: run `threadkeep encrypt` before it is used with keys"
 
 
 def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None, read_only: bool) -> TenantKey:  # noqa: FBT001
@@ -31,7 +31,7 @@ def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None
     if row is None or not row.sealed:
         if _has_data(execute, tenant):
             if execute(LoadTenant(tenant)) == row:
-                raise WrongKey(_HAS_PLAIN_DATA)
+                raise _has_plain_data(tenant)
             return open_tenant(execute, keys, tenant, hide_ids, read_only)  # another process was first
         key = TenantKey.new(tenant, TenantState(NEW, bool(hide_ids)))
         if read_only:
@@ -68,7 +68,7 @@ def _seal_new_tenant(execute: Execute, keys: Keys, row: TenantRow, key: TenantKe
             execute(DeleteTenant(key.tenant, row.version))
         else:
             execute(StoreTenant(row._replace(version=nonce(), sealed=False, key=None), row.version))
-        raise WrongKey(_HAS_PLAIN_DATA)
+        raise _has_plain_data(key.tenant)
     key = key.with_state(SEALED)
     store_tenant(execute, key, keys, row)
     return key
@@ -87,6 +87,13 @@ def store_tenant(execute: Execute, key: TenantKey, keys: Keys, replaces: TenantR
 
 def _has_data(execute: Execute, tenant: str) -> bool:
     return bool(execute(ListThreads(tenant, "created", 1)) or execute(CountMemories(tenant, 0)))
+
+
+def _has_plain_data(tenant: str) -> WrongKey:
+    owner, option = (f"tenant {tenant!r}", f" --tenant {shlex.quote(tenant)}") if tenant else ("the storage", "")
+    return WrongKey(
+        f"{owner} has data that is not encrypted: run `threadkeep encrypt{option}` before it is used with keys"
+    )
 
 
 def start_encryption(execute: Execute, keys: Keys, tenant: str, *, hide_ids: bool) -> bool:

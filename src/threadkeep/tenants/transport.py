@@ -152,11 +152,15 @@ class TenantTransport:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def opened(self, name: str) -> Translation | None:
-        """Return how requests of a tenant are translated; None if it has no keys. At first use, check it."""
+        """Return how requests of a tenant, or of its cache, are translated; None if it has no keys.
+
+        At first use, check it.
+        """
         tenant = self.tenant(name)
         if not tenant.is_checked:  # without a lock: callers must not wait for each other's timeouts
             self._check(tenant)
-        return tenant.translation
+        translation = tenant.translation
+        return translation.of_cache if translation is not None and name.startswith(CACHE) else translation
 
     def tenant(self, name: str) -> Tenant:
         """Return a tenant. One that was not added has no keys."""
@@ -188,14 +192,14 @@ class TenantTransport:
         Its row is read again once a minute, so that a key which `rotate` replaced soon wraps no new data keys.
         """
         tenant = self.tenant(name)
-        return self._refreshed(tenant) if tenant.translation is not None else self.opened(name)
+        return self._refreshed(tenant, name) if tenant.translation is not None else self.opened(name)
 
-    def _refreshed(self, tenant: Tenant) -> Translation | None:
+    def _refreshed(self, tenant: Tenant, name: str) -> Translation | None:
         """Return how requests of an encrypted tenant are translated, after its row was read again if it is time."""
         if monotonic() <= tenant.refresh_at:
-            return self.opened(tenant.name)
+            return self.opened(name)
         tenant.refresh_at = monotonic() + _REFRESH_SECONDS
-        return self.reopen(tenant.name)
+        return self.reopen(name)
 
     def _check(self, tenant: Tenant) -> None:
         row: TenantRow | None
@@ -270,15 +274,15 @@ class TenantTransport:
     def _read(self, request: Request[Any]) -> Any:
         name = _tenant_of(request)
         translation = self.opened(name) if name is not None else None
-        if translation is not None and translation.is_mixed:  # soon, plain rows are refused
-            translation = self._refreshed(self.tenant(translation.key.tenant))
+        if name is not None and translation is not None and translation.is_mixed:  # soon, plain rows are refused
+            translation = self._refreshed(self.tenant(name), name)
         translate = translation.reads.get(type(request)) if translation is not None else None
-        if translation is None or translate is None:
+        if name is None or translate is None:
             return self.inner.read(request)
         try:
             return translate(request)
         except WrongKey:
-            return self._reopened(translation.key.tenant).reads[type(request)](request)
+            return self._reopened(name).reads[type(request)](request)
 
     def _write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes. Those of encrypted tenants are sealed before, outside of any transaction."""
@@ -315,12 +319,12 @@ class TenantTransport:
         name = _tenant_of(request)
         translation = self._opened_to_write(name) if name is not None else None
         translate = translation.writes.get(type(request)) if translation is not None else None
-        if translation is None or translate is None:
+        if name is None or translate is None:
             return request
         try:
             return translate(request)
         except WrongKey:
-            return self._reopened(translation.key.tenant).writes[type(request)](request)
+            return self._reopened(name).writes[type(request)](request)
 
     def _try_commit(self, batch: Batch) -> bool:
         translation = self._opened_to_write(batch.thread.key.tenant)
