@@ -221,10 +221,23 @@ def test_a_keep_without_keys_that_was_open_before_never_shows_encrypted_data(las
             "store.search by words": lambda: plain.store.search((), query="n"),
             "store.put": lambda: plain.store.put(("users", "kim"), "k9", {"a": 1}),
             "cache.set": lambda: plain.cache.set({(("n",), "k"): (1, None)}),
+            "lease": lambda: plain.lease("u", wait=0).__enter__(),
         }
         for name, each in calls.items():
             with pytest.raises(WrongKey, match="encrypted"):
                 pytest.fail(f"{name}: {each()}")
+
+
+def test_a_lease_that_was_taken_before_encrypt_ends_without_damage(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as plain:
+        fill_little(plain)
+        before = contents(plain)
+        with plain.lease("t", ttl=600), threadkeep.open(lasting_url, keys=KEYS) as keep:
+            keep.encrypt()
+            assert keep.lease_info("t") is not None
+    with threadkeep.open(lasting_url, keys=KEYS) as keep:  # who has no keys cannot release it
+        assert keep.break_lease("t")
+        check(keep, before)
 
 
 @pytest.mark.parametrize("hide_ids", [False, True], ids=["visible ids", "hidden ids"])

@@ -53,7 +53,7 @@ class Keys:
         """
         source = f"the file {os.fspath(path)}"
         try:
-            lines = Path(path).read_text("utf-8").splitlines()
+            lines = Path(path).read_text("utf-8-sig").splitlines()  # some editors write a BOM
         except UnicodeDecodeError:  # which would show what is in the file
             lines = None
         if lines is None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.log.records import STATUSES, thread_problem, unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.records import refuse_encrypted, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
 from threadkeep.engine.threads import listing, metadata
 from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
-from threadkeep.errors import Corrupt, WrongKey
+from threadkeep.errors import Corrupt
 
 _SLICE = 1024
 """The most checkpoints per round trip."""
@@ -56,12 +56,12 @@ async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: s
 def row_problem(listed: ListedThread) -> str | None:
     """Return what is wrong with the row of a listed thread, as the rest of a sentence; None if nothing is.
 
-    WrongKey if it is encrypted: a Keep without keys may have been open since before that.
+    WrongKey if it is encrypted.
     """
-    row = listed.row
-    if row.sealed is not None and listed.unreadable is None and row.status not in STATUSES:
-        raise WrongKey(f"thread {row.key.id!r} is encrypted: open the storage with keys=")
-    return listed.unreadable or thread_problem(row, row.key)
+    if listed.unreadable is not None:
+        return listed.unreadable
+    refuse_encrypted(listed.row)
+    return thread_problem(listed.row, listed.row.key)
 
 
 def check_row(listed: ListedThread) -> None:
