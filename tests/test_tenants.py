@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,6 +397,17 @@ def test_a_tenant_of_a_plain_keep_may_have_keys_of_its_own(lasting_url: str) -> 
             )
         assert values_of(keep.tenant("one", keys=threadkeep.Keys(KEY, primary="k1")).checkpointer) == {"a": 1}
         assert values_of(keep.checkpointer) == {"a": "plain"}
+
+
+def test_a_tenant_with_keys_of_its_own_hides_ids_if_its_keep_does(tmp_path: Path) -> None:
+    path = tmp_path / "keep.db"
+    keys, own = (threadkeep.Keys({id: id.encode() * 16}, primary=id) for id in ("k1", "k2"))
+    with threadkeep.open(f"sqlite:///{path}", keys=keys, hide_ids=True) as keep:
+        acme = keep.tenant("acme", keys=own)
+        Chain(acme.checkpointer, "secret-thread").put({"a": 1})
+        acme.store.put(("secret-namespace",), "secret-key", {"a": 1})
+        assert [info.id for info in acme.threads()] == ["secret-thread"]
+    assert b"secret-" not in path.read_bytes()
 
 
 def test_an_encrypted_tenant_is_dropped_without_its_keys(lasting_url: str) -> None:

@@ -124,7 +124,8 @@ class TenantTransport:
     def open_tenant(self, name: str, keys: Keys | None, quota_bytes: float | None) -> None:
         """Add a tenant for `Keep.tenant`: with the keys given, or those that it has here, or those of this Keep."""
         own = next(iter(self._tenants.values()))
-        hide_ids = own.hide_ids if keys is None else None
+        # What is given without keys says nothing about tenants that have some.
+        hide_ids = own.hide_ids if keys is None or own.keys is not None else None
         if keys is None and name not in self._tenants:
             keys = own.keys
         self.add(Tenant(name, keys, hide_ids=hide_ids, wanted_quota=quota_bytes))
