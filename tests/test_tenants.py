@@ -399,15 +399,22 @@ def test_a_tenant_of_a_plain_keep_may_have_keys_of_its_own(lasting_url: str) -> 
         assert values_of(keep.checkpointer) == {"a": "plain"}
 
 
-def test_a_tenant_with_keys_of_its_own_hides_ids_if_its_keep_does(tmp_path: Path) -> None:
+def test_a_new_tenant_hides_ids_if_its_keep_does(tmp_path: Path) -> None:
     path = tmp_path / "keep.db"
     keys, own = (threadkeep.Keys({id: id.encode() * 16}, primary=id) for id in ("k1", "k2"))
     with threadkeep.open(f"sqlite:///{path}", keys=keys, hide_ids=True) as keep:
-        acme = keep.tenant("acme", keys=own)
-        Chain(acme.checkpointer, "secret-thread").put({"a": 1})
-        acme.store.put(("secret-namespace",), "secret-key", {"a": 1})
-        assert [info.id for info in acme.threads()] == ["secret-thread"]
+        _put_secrets(keep.tenant("acme", keys=own))
+        _put_secrets(keep)
+    with threadkeep.open(f"sqlite:///{path}", keys=keys) as keep:  # it is as was decided
+        _put_secrets(keep.tenant("globex"))
+        _put_secrets(keep.tenant("initech", keys=own))
     assert b"secret-" not in path.read_bytes()
+
+
+def _put_secrets(keep: threadkeep.Keep) -> None:
+    Chain(keep.checkpointer, "secret-thread").put({"a": 1})
+    keep.store.put(("secret-namespace",), "secret-key", {"a": 1})
+    assert [info.id for info in keep.threads()] == ["secret-thread"]
 
 
 def test_an_encrypted_tenant_is_dropped_without_its_keys(lasting_url: str) -> None:

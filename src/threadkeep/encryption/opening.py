@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
@@ -21,25 +22,36 @@ _UNNOTICED_MS = 600_000
 `rotate` has replaced; this is ten times as long, because processes may stop and clocks differ."""
 
 
-def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None, read_only: bool) -> TenantKey:  # noqa: FBT001
+def open_tenant(
+    execute: Execute,
+    keys: Keys,
+    tenant: str,
+    *,
+    hide_ids: bool | None,
+    hides_new: Callable[[], bool],
+    read_only: bool,
+) -> TenantKey:
     """Return the keys of a tenant. If nothing of it is stored, make them; their state is NEW if nothing may be stored.
+
+    Without `hide_ids`, `hides_new` says whether the ids of a new tenant are hidden.
 
     WrongKey if the master keys do not fit, or if the tenant has plain data: that must be encrypted first. Unavailable
     while `reencrypt` runs. ValueError if `hide_ids` is not what the tenant was made with.
     """
+    again = partial(open_tenant, execute, keys, tenant, hide_ids=hide_ids, hides_new=hides_new, read_only=read_only)
     row: TenantRow | None = execute(LoadTenant(tenant))
     if row is None or not row.sealed:
         if _has_data(execute, tenant):
             if execute(LoadTenant(tenant)) == row:
                 raise _has_plain_data(tenant)
-            return open_tenant(execute, keys, tenant, hide_ids, read_only)  # another process was first
-        key = TenantKey.new(tenant, TenantState(NEW, bool(hide_ids)))
+            return again()  # another process was first
+        key = TenantKey.new(tenant, TenantState(NEW, hides_new() if hide_ids is None else hide_ids))
         if read_only:
             return key
         try:
             row = store_tenant(execute, key, keys, row)
         except Conflict:  # another process was first
-            return open_tenant(execute, keys, tenant, hide_ids, read_only)
+            return again()
     else:
         key = TenantKey.from_row(row, keys)
     if key.state.state == REENCRYPTING:
@@ -55,7 +67,7 @@ def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None
     try:
         return _seal_new_tenant(execute, keys, row, key)
     except Conflict:  # another process was first
-        return open_tenant(execute, keys, tenant, hide_ids, read_only)
+        return again()
 
 
 def _seal_new_tenant(execute: Execute, keys: Keys, row: TenantRow, key: TenantKey) -> TenantKey:

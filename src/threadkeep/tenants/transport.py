@@ -214,7 +214,14 @@ class TenantTransport:
             from threadkeep.encryption.tenant_key import NEW  # noqa: PLC0415 - the same
             from threadkeep.encryption.translation import Translation  # noqa: PLC0415 - the same
 
-            key = open_tenant(self.execute, tenant.keys, tenant.name, tenant.hide_ids, self.read_only)
+            key = open_tenant(
+                self.execute,
+                tenant.keys,
+                tenant.name,
+                hide_ids=tenant.hide_ids,
+                hides_new=lambda: self._hides_ids_of_others(tenant),
+                read_only=self.read_only,
+            )
             tenant.translation = Translation(key, self.execute, compress=self.compress)
             tenant.refresh_at = monotonic() + _REFRESH_SECONDS
             is_new = key.state.state == NEW  # read-only, and another process will make the keys
@@ -234,6 +241,18 @@ class TenantTransport:
                 for each in self._tenants.values()
             ):
                 self._step_aside()
+
+    def _hides_ids_of_others(self, tenant: Tenant) -> bool:
+        """Return whether the tenant that the storage was opened for hides its ids: a new one does as it does."""
+        from threadkeep.encryption.tenant_key import TenantKey  # noqa: PLC0415 - imports cryptography
+
+        own = next(iter(self._tenants.values()))
+        row = self._load_row(own.name) if own is not tenant and own.keys is not None else None
+        if row is None or not row.sealed or own.keys is None:
+            return False
+        with suppress(ThreadkeepError):  # if its keys do not open it, it raises that when it is used
+            return TenantKey.from_row(row, own.keys).state.hides_ids
+        return False
 
     def _store_quota(self, name: str, wanted: float | None, row: TenantRow | None) -> int | None:
         """Store the quota that was asked for, if any. Return the one that the tenant has then."""
