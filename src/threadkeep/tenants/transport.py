@@ -247,6 +247,8 @@ class TenantTransport:
         from threadkeep.encryption.tenant_key import TenantKey  # noqa: PLC0415 - imports cryptography
 
         own = next(iter(self._tenants.values()))
+        if own.translation is not None:
+            return own.translation.key.state.hides_ids
         row = self._load_row(own.name) if own is not tenant and own.keys is not None else None
         if row is None or not row.sealed or own.keys is None:
             return False
