@@ -17,9 +17,9 @@ from sample_keep import contents
 from test_crashes import Crashing
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
+from threadkeep.encryption.thread_rows import WRAPPED_BYTES
 from threadkeep.engine.health.requests import InspectMemories, InspectThread, ListStoredThreads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.records import WRAPPED_BYTES
 from threadkeep.engine.requests import LoadItems
 from threadkeep.engine.tenants.requests import ListDataKeys, LoadTenant
 from threadkeep.keep import Keep

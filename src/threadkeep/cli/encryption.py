@@ -68,6 +68,7 @@ def _rotate_lines(result: RotateResult) -> Iterator[RenderableType]:
     yield one_line(
         f"wrapped the keys of {threads} and {partitions} of memories anew; the master key is {result.primary}"
     )
+    yield from (one_line(each) for each in result.remains)
 
 
 @app.command()

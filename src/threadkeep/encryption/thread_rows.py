@@ -20,10 +20,12 @@ from threadkeep.encryption.data_key import UNREADABLE, DataKey
 from threadkeep.encryption.tenant_key import TenantKey
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import RANGE_LISTS, ItemId, new_tuple, pack_ranges, sign_item, split_signed
-from threadkeep.engine.log.records import WRAPPED_BYTES, CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import CheckpointRows
 from threadkeep.errors import Corrupt
 
+WRAPPED_BYTES = 64
+"""The length of a wrapped data key, with which the column `sealed` of a thread starts."""
 NAMESPACE, RUN, SOURCE, STATUS, TAG, STEP = "namespace", "run", "source", "status", "tag", "step"
 _ID = struct.Struct("<QQ")
 _STEP = struct.Struct("<q")

@@ -30,6 +30,7 @@ from threadkeep.encryption.thread_rows import (
     SOURCE,
     STATUS,
     TAG,
+    WRAPPED_BYTES,
     ThreadCipher,
     Vouched,
     hidden_step,
@@ -45,7 +46,7 @@ from threadkeep.engine.health.requests import (
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import ENCRYPTION_BYTES, PREFIX_LENGTH, SHARED, ItemId, ItemRange
-from threadkeep.engine.log.records import WRAPPED_BYTES, ThreadRow, thread_checksum
+from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.requests import (
     Batch,
     Commit,

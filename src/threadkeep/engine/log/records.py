@@ -27,7 +27,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack, unpack_plain
 from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
-from threadkeep.errors import Corrupt, WrongKey, reason
+from threadkeep.errors import Corrupt, reason
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
@@ -41,8 +41,6 @@ _LARGE = 1 << 62
 _FAR = 128
 """Differences from here on take more than one byte: these versions are listed instead, each once per row."""
 _INT = frozenset((int,))
-WRAPPED_BYTES = 64
-"""The length of a wrapped data key, with which the column `sealed` of a thread starts."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -92,12 +90,6 @@ class ThreadRow(NamedTuple):
     bytes_check: int | None = None
     checksum: int | None = None
     sealed: builtins.bytes | None = None
-
-
-def check_opened(row: ThreadRow) -> None:
-    """Raise WrongKey if a row is encrypted as it is stored: with other columns, it could never be opened again."""
-    if row.sealed is not None and len(row.sealed) != WRAPPED_BYTES:
-        raise WrongKey(f"the row of thread {row.key.id!r} is encrypted: open the storage with keys=")
 
 
 class CheckpointRow(NamedTuple):
@@ -799,6 +791,12 @@ def checked_thread(row: ThreadRow, key: ThreadKey) -> ThreadRow:
     if (problem := thread_problem(row, key)) is not None:
         raise Corrupt(f"the row of thread {key.id!r} {problem}")
     return current_facts(row)
+
+
+def refuse_encrypted(row: ThreadRow) -> None:
+    """Raise WrongKey if a thread's row is encrypted: a Keep without keys may have been open since before that."""
+    if row.sealed is not None and row.status not in STATUSES:  # the row of an opened thread has a real status
+        raise WrongKey(f"thread {row.key.id!r} is encrypted: open the storage with keys=")
 
 
 def thread_problem(row: ThreadRow, key: ThreadKey) -> str | None:
