@@ -27,7 +27,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack, unpack_plain
 from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
-from threadkeep.errors import Corrupt, reason
+from threadkeep.errors import Corrupt, WrongKey, reason
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
