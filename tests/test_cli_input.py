@@ -49,7 +49,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
     write_cube_thread(keep, "twin")
     seen, more = [], ""
     while len(seen) < 9:
-        assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
+        assert run(["threads", "--order", "updated", "--limit", "1", *shlex.split(more)]) == 0
         output = capsys.readouterr().out.splitlines()
         if output == ["no threads"]:
             break

@@ -75,9 +75,9 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
         log = keep.log("chat")
         expected = {
             ("threads",): keep.threads(),
-            ("threads", "--sort", "id", "--limit", "2"): keep.threads(order="id", limit=2),
-            ("threads", "--sort", "id", "--after", "chat"): keep.threads(order="id", after="chat"),
-            ("threads", "--search", "TAL"): keep.threads(contains="tal"),
+            ("threads", "--order", "id", "--limit", "2"): keep.threads(order="id", limit=2),
+            ("threads", "--order", "id", "--after", "chat"): keep.threads(order="id", after="chat"),
+            ("threads", "--contains", "TAL"): keep.threads(contains="tal"),
             ("threads", "--prefix", "b", "--status", "error"): keep.threads(prefix="b"),
             ("threads", "--kind", "cube", "--metadata", "parent_thread_id=talk"): [keep.thread("talk2")],
             ("threads", "--metadata", "step=5"): [keep.thread("chat")],
@@ -167,7 +167,7 @@ def wrong_input_is_said(command: Command, log: list[threadkeep.CheckpointInfo]) 
         (2, "blame", "chat", "user..age"),
         (2, "show", "chat", log[0].id[:4]),
         (2, "show", "chat", "--state", "--writes"),
-        (2, "threads", "--sort", "colour"),
+        (2, "threads", "--order", "colour"),
         (2, "threads", "--status", "happy"),
         (2, "threads", "--metadata", "step"),
         (2, "threads", "--metadata", "=1"),
@@ -211,7 +211,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     blame = command("blame", "chat", "messages[1].content").out
     assert "node        tool" in blame and log[4].id in blame and "first path  messages[2].content" in blame
     assert "update_state" in command("blame", "chat", "user.address.city").out
-    listed = command("threads", "--limit", "1", "--sort", "id").out
+    listed = command("threads", "--limit", "1", "--order", "id").out
     assert "error" in listed and "--after broken" in listed
     assert "work" in command("show", "fan", "latest~2", "--writes").out
 
@@ -356,7 +356,7 @@ def test_users_text_cannot_control_the_terminal(tmp_path: Path, command: Command
             ("tree", "--", text),
             ("diff", "--", text, "latest~1", "latest"),
             ("blame", "--", text, f"[{json.dumps(text or 'none')}]"),
-            ("threads", "--search", text),
+            ("threads", "--contains", text),
             ("show", "--", f"{text}nobody"),
             ("blame", "--", text, text),
         ]

@@ -14,22 +14,27 @@ from threadkeep import Activity, ActivityRow, Sizes, Stats, StoredType, StoredTy
 from threadkeep.cli.app import app, open_keep, resolve_namespace
 from threadkeep.cli.options import (
     TIME,
+    FullIds,
     Json,
     Kind,
     KindFilter,
     LatestCheckpoint,
+    Match,
+    Metadata,
     Namespace,
     OneThread,
     Prefix,
     Tenant,
     Thread,
     Url,
+    key_value,
 )
 from threadkeep.cli.output import (
     as_plain,
     damaged_lines,
     format_size,
     format_time,
+    id_names,
     plural,
     print_result,
     progress_bar,
@@ -37,7 +42,6 @@ from threadkeep.cli.output import (
     skipped_lines,
     table,
 )
-from threadkeep.engine.history.show import short_ids
 
 _KIND_NAMES = {
     "state": "checkpoint values",
@@ -72,6 +76,7 @@ def trace(
     *,
     ns: Namespace = None,
     values: Annotated[bool, typer.Option("--values", help="Print the values too.")] = False,
+    full_ids: FullIds = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -82,7 +87,7 @@ def trace(
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         writes = keep.trace(thread, checkpoint, ns=ns, kind=kind, values=values)
     plain = [_as_dict(write, values=values) for write in writes]
-    print_result(plain, _trace_lines(writes, values=values), as_json=json)
+    print_result(plain, _trace_lines(writes, values=values, full_ids=full_ids), as_json=json)
 
 
 def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
@@ -90,15 +95,15 @@ def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
     return fields if values else {name: value for name, value in fields.items() if name != "value"}
 
 
-def _trace_lines(writes: list[TracedWrite], *, values: bool) -> Iterator[RenderableType]:
+def _trace_lines(writes: list[TracedWrite], *, values: bool, full_ids: bool) -> Iterator[RenderableType]:
     if not writes:
         yield Text("no writes on this checkpoint")
         return
     days = {f"{write.time:%Y-%m-%d}" for write in writes}
     if len(days) == 1:
         yield Text(f"{days.pop()}, times in UTC\n")
-    short = short_ids(write.task for write in writes)
-    rows = [_trace_row(write, short[write.task], values=values, with_day=len(days) > 1) for write in writes]
+    names = id_names((write.task for write in writes), full_ids=full_ids)
+    rows = [_trace_row(write, names[write.task], values=values, with_day=len(days) > 1) for write in writes]
     columns = ["time", "node", "task", "idx", "channel", "size", *(["value"] if values else [])]
     yield table(columns, rows, right=("idx", "size"), no_wrap=("time", "task", "idx", "size"))
 
@@ -131,6 +136,8 @@ def activity(
     by: Annotated[
         _ActivityGroup, typer.Option("--by", help="Group by node, by channel, or by both.")
     ] = _ActivityGroup.node,
+    metadata: Metadata = None,
+    match: Match = "latest",
     kind: KindFilter = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -138,7 +145,16 @@ def activity(
 ) -> None:
     """Count writes and bytes by node and channel over many threads."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
-        result = keep.activity(since=since, until=until, prefix=prefix, ns=ns, kind=kind, on_progress=on_progress)
+        result = keep.activity(
+            since=since,
+            until=until,
+            prefix=prefix,
+            ns=ns,
+            kind=kind,
+            metadata=dict(map(key_value, metadata or ())) or None,
+            match=match,
+            on_progress=on_progress,
+        )
     print_result(result, _activity_lines(result, by), as_json=json)
 
 

@@ -73,9 +73,9 @@ def _rotate_lines(result: RotateResult) -> Iterator[RenderableType]:
 @app.command()
 def reencrypt(
     *,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Start at once: no other process uses the storage.")
-    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for 70 seconds first, or start: no other process uses it.")
+    ] = True,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
@@ -90,6 +90,6 @@ def reencrypt(
         interruption_message("nobody can use the storage until the same command has ended"),
         progress_bar("encrypting anew", hidden=json) as on_progress,
     ):
-        result = keep.reencrypt(wait=not no_wait, on_progress=on_progress)
+        result = keep.reencrypt(wait=wait, on_progress=on_progress)
     print_result(result, _encrypt_lines(result), as_json=json)
     return 0
