@@ -192,12 +192,13 @@ def wrong_input_is_said(command: Command, log: list[threadkeep.CheckpointInfo]) 
 
 def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo]) -> None:
     chat = command("show", "chat").out.splitlines()
-    assert chat[0].startswith(f"chat  {log[0].id}  step 5  loop") and chat[0].endswith("interrupted  next: agent")
-    assert chat[2:5] == ["ai: Edited.", "tool weather: 21 degrees", "human: please approve"]
+    assert chat[0] == "chat  interrupted  next: agent  latest"
+    assert chat[1].startswith(f"  {log[0].id}  step 5  loop")
+    assert chat[3:6] == ["[0] ai: Edited.", "[1] tool weather: 21 degrees", "[2] human: please approve"]
     assert 'note: {"$type": "gone_app.Note", "text": "hi", "pages": [3]}' in chat
     assert chat[-1] == 'interrupt in agent: {"question": "really?"}'
     shown_out = command("show", "chat", "latest~3").out
-    assert 'ai: Let me look.\n  calls weather {"city": "Oslo"}\ntool weather: 21 degrees' in shown_out
+    assert '[1] ai: Let me look.\n      calls weather {"city": "Oslo"}\n[2] tool weather: 21 degrees' in shown_out
     assert "no such city" in command("show", "broken").out
     tree = command("tree", "chat").out.splitlines()
     short = [step.id[-8:] for step in log]

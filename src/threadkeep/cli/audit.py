@@ -41,6 +41,7 @@ from threadkeep.cli.output import (
     shorten,
     skipped_lines,
     table,
+    times_in_table,
 )
 
 _KIND_NAMES = {
@@ -69,7 +70,7 @@ class _SizeTable(StrEnum):
     kind = "kind"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep trace trip latest~1 --values")
 def trace(
     thread: Thread,
     checkpoint: LatestCheckpoint = None,
@@ -99,25 +100,25 @@ def _trace_lines(writes: list[TracedWrite], *, values: bool, full_ids: bool) -> 
     if not writes:
         yield Text("no writes on this checkpoint")
         return
-    days = {f"{write.time:%Y-%m-%d}" for write in writes}
-    if len(days) == 1:
-        yield Text(f"{days.pop()}, times in UTC\n")
+    day, times = times_in_table([write.time for write in writes])
+    if day is not None:
+        yield Text(f"{day}, times in UTC\n")
     names = id_names((write.task for write in writes), full_ids=full_ids)
-    rows = [_trace_row(write, names[write.task], values=values, with_day=len(days) > 1) for write in writes]
+    rows = [
+        _trace_row(write, time, names[write.task], values=values) for write, time in zip(writes, times, strict=True)
+    ]
     columns = ["time", "node", "task", "idx", "channel", "size", *(["value"] if values else [])]
     yield table(columns, rows, right=("idx", "size"), no_wrap=("time", "task", "idx", "size"))
 
 
-def _trace_row(write: TracedWrite, task: str, *, values: bool, with_day: bool) -> list[object]:
-    milliseconds = write.time.microsecond // 1000
-    time = format_time(write.time) if with_day else f"{write.time:%H:%M:%S}.{milliseconds:03}"
+def _trace_row(write: TracedWrite, time: str, task: str, *, values: bool) -> list[object]:
     row: list[object] = [time, write.node or "-", task, write.idx, write.channel, format_size(write.size)]
     if write.damaged is not None:
         row[4] = f"{write.channel} damaged".strip()
     return [*row, shorten(write.value, 40)] if values else row
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep activity --since 1d --by channel")
 def activity(
     *,
     since: Annotated[
@@ -180,7 +181,7 @@ def _activity_row(row: ActivityRow, names: list[str]) -> list[object]:
     return [*group, row.writes, format_size(row.bytes), format_size(row.average)]
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep sizes --prefix chat- --limit 10")
 def sizes(
     thread: OneThread = None,
     *,
@@ -261,7 +262,7 @@ def _ratio(logical: int, stored: int) -> str:
     return f"{logical / stored:.1f}x" if stored else "-"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep stats --url agent.db")
 def stats(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Show totals of threads and memories, and the storage size."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
@@ -292,7 +293,7 @@ def _counts_text(counts: dict[str, int]) -> str:
     return f" ({text})" if text else ""
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep types --prefix chat-")
 def types(
     thread: OneThread = None,
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -31,22 +31,28 @@ _CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call",
 """Where a message names the tools that it calls: in a field of its own, or among the blocks of its content."""
 
 
-def heading(
-    checkpoint: CheckpointInfo, status: str | None = None, next: Sequence[str] = (), *, is_latest: bool = False
-) -> Text:
+def heading(checkpoint: CheckpointInfo) -> Text:
     """Return the line that names a checkpoint."""
-    text = Text()
-    text.append(one_line(checkpoint.thread), "bold")
-    text.append(f"  {one_line(checkpoint.id)}", "yellow")
+    text = Text().append(one_line(checkpoint.thread), "bold").append("  ")
+    return text.append_text(_checkpoint_text(checkpoint))
+
+
+def view_heading(view: CheckpointView, *, is_latest: bool = False) -> Text:
+    """Return the two lines above what a checkpoint holds: its thread and what it waits for, then the checkpoint."""
+    text = Text().append(one_line(view.checkpoint.thread), "bold")
+    text.append(f"  {view.status}", STATUS_STYLES.get(view.status, ""))
+    if view.next:
+        text.append(f"  next: {one_line(', '.join(view.next))}")
+    text.append_text(marks(view.checkpoint, is_latest=is_latest))
+    return text.append("\n").append_text(_checkpoint_text(view.checkpoint))
+
+
+def _checkpoint_text(checkpoint: CheckpointInfo) -> Text:
+    text = Text(one_line(checkpoint.id), "yellow")
     step = f"step {checkpoint.step}" if checkpoint.step is not None else ""
     for part in (one_line(checkpoint.ns), step, one_line(checkpoint.source or "")):
-        text.append(f"  {part}" if part else "")
-    text.append(f"  {format_time(checkpoint.time)}", "dim")
-    text.append_text(marks(checkpoint, is_latest=is_latest))
-    if status is not None:
-        text.append(f"  {status}", STATUS_STYLES.get(status, ""))
-    if next:
-        text.append(f"  next: {one_line(', '.join(next))}")
+        text.append(f"  {part}" if part else "", "default")
+    text.append(f"  {format_time(checkpoint.time)}", "default dim")
     if checkpoint.damaged is not None:
         text.append(f"\n  damaged: {one_line(checkpoint.damaged)}", "red")
     return text
@@ -72,7 +78,7 @@ def checkpoint_lines(
     view: CheckpointView, *, last: int | None = None, is_latest: bool = False
 ) -> Iterator[RenderableType]:
     """Render a checkpoint: its heading, the last messages of its chats, other channels, interrupts and errors."""
-    yield Hanging(Text(), heading(view.checkpoint, view.status, view.next, is_latest=is_latest), _INDENT)
+    yield Hanging(Text(), view_heading(view, is_latest=is_latest), _INDENT)
     others = {}
     for name, value in view.state.items():
         if is_chat(value):

@@ -14,7 +14,7 @@ from threadkeep.cli.output import one_line, plural, print_result, progress_bar
 from threadkeep.jobs.encryption import EncryptResult, RotateResult
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep encrypt --keys keys.txt --hide-ids")
 def encrypt(
     *,
     hide_ids: Annotated[
@@ -46,7 +46,7 @@ def _encrypt_lines(result: EncryptResult) -> Iterator[RenderableType]:
     yield from (one_line(each) for each in result.remains)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep rotate --keys keys.txt")
 def rotate(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
     """Replace the key of a tenant, and wrap all data keys with the new one.
 
@@ -70,7 +70,7 @@ def _rotate_lines(result: RotateResult) -> Iterator[RenderableType]:
     )
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep reencrypt --keys keys.txt --no-wait")
 def reencrypt(
     *,
     wait: Annotated[

@@ -12,7 +12,7 @@ from threadkeep.cli.output import one_line, print_result
 from threadkeep.jobs.leases import LeaseInfo
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep lease show trip")
 def lease(
     action: Annotated[str, typer.Argument(metavar="show|break", help="Show the lease, or take it away.")],
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")],

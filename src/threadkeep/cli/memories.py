@@ -19,7 +19,7 @@ _PAGE = 1000
 _WIDTH = 200
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep memories users/ann --query food")
 def memories(
     namespace: Annotated[
         str | None,

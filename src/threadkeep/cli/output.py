@@ -43,6 +43,7 @@ __all__ = [
     "shorten",
     "skipped_lines",
     "table",
+    "times_in_table",
 ]
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red", "damaged": "red"}
 _NARROWEST = 20
@@ -123,13 +124,21 @@ class Hanging:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines: in a terminal as wide as it is, in a pipe unbroken."""
-        width = max(options.max_width - self._prefix.cell_len, _NARROWEST)
-        is_pipe = options.no_wrap
-        lines = self._body.split(allow_blank=True) if is_pipe else self._body.wrap(console, width, tab_size=4)
-        for n, line in enumerate(lines or [Text()]):
+        indent = max(self._prefix.cell_len, self._rest.cell_len)
+        width = max(options.max_width - indent, _NARROWEST)
+        own_lines = self._body.split(allow_blank=True) or [Text()]
+        is_pipe = bool(options.no_wrap)
+        lines = own_lines if is_pipe else [part for line in own_lines for part in _wrap(console, line, width)]
+        for n, line in enumerate(lines):
             text = Text.assemble(self._rest if n else self._prefix, line)
             text.rstrip()
             yield text
+
+
+def _wrap(console: Console, line: Text, width: int) -> Iterator[Text]:
+    """Wrap a line; the further lines keep its indentation."""
+    indent = min(len(line.plain) - len(line.plain.lstrip(" ")), width // 2)
+    yield from (Text.assemble(line[:indent], part) for part in line[indent:].wrap(console, width - indent, tab_size=4))
 
 
 def id_names(ids: Iterable[str], *, full_ids: bool) -> dict[str, str]:
@@ -186,6 +195,14 @@ def _cell_text(cell: Any) -> str:
 def format_time(time: datetime) -> str:
     """Return a time in UTC, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def times_in_table(times: Sequence[datetime]) -> tuple[str | None, list[str]]:
+    """Return what to print of times below each other: their day, if it is one, and each time."""
+    days = {f"{time:%Y-%m-%d}" for time in times}
+    if len(days) > 1:
+        return None, [format_time(time) for time in times]
+    return (days.pop() if days else None), [f"{time:%H:%M:%S}.{time.microsecond // 1000:03}" for time in times]
 
 
 def plural(count: int, one: str, many: str = "") -> str:

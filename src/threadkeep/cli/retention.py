@@ -72,7 +72,7 @@ class _PolicyOptions(NamedTuple):
         return bool(self.prefix or self.ns is not None or self.metadata or self.match != "any")
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep prune --keep-last 20 --keep-for 30d --dry-run")
 def prune(
     threads: Threads = None,
     *,
@@ -198,7 +198,7 @@ def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
     return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes), matching)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep sweep threadkeep.toml --every 60 --yes")
 def sweep(
     config: Config = None,
     *,
@@ -237,7 +237,7 @@ def _sweep_lines(result: SweepResult) -> Iterable[RenderableType]:
         yield "nothing to remove from threads (a dry run does not count expired memories)"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tag trip latest~3 before-refund")
 def tag(
     thread: Thread,
     checkpoint: Checkpoint,

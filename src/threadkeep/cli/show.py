@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from shlex import quote
 from typing import Annotated, Any
@@ -35,6 +35,7 @@ from threadkeep.cli.output import (
     STATUS_STYLES,
     Hanging,
     as_json_text,
+    console,
     escape,
     format_size,
     format_time,
@@ -45,6 +46,7 @@ from threadkeep.cli.output import (
     print_result,
     shorten,
     table,
+    times_in_table,
 )
 from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
@@ -55,12 +57,15 @@ from threadkeep.errors import Corrupt, Missing
 _PAGE, _LAST_MESSAGES = 50, 20
 """What a terminal shows of threads and of a chat; the output says how to see the rest."""
 _MOST_IN_PAGE = 1000
+_NARROW = 100
+"""A terminal with fewer columns shows fewer columns of `threads`, so that a thread fits on a line."""
+_INDENT = Text("    ")
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
 _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow"), "moved": (">", "cyan")}
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep threads --status interrupted --metadata user=ann")
 def threads(
     *,
     contains: Annotated[
@@ -150,28 +155,31 @@ def _thread_lines(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[Ren
     if not found:
         yield "no threads"
         return
-    columns = ("thread", "kind", "status", "checkpoints", "writes", "size", "updated", "step")
+    names = list(_THREAD_COLUMNS)
+    if is_terminal() and console().width < _NARROW:
+        same_kind = len({info.kind for info in found}) == 1
+        names = [name for name in names if name not in (*_WIDE, *(("kind",) if same_kind else ()))]
+    rows = ([_THREAD_COLUMNS[name](info) for name in names] for info in found)
     right = ("checkpoints", "writes", "size", "step")
-    fixed = [name for name in columns if name not in ("thread", "updated")]  # these two break in a narrow terminal
-    yield table(columns, map(_thread_row, found), right=right, no_wrap=fixed)
+    yield table(names, rows, right=right, no_wrap=[name for name in names if name != "thread"])
     if more:
         yield Text(f"next page: {one_line(more)}", "dim")
 
 
-def _thread_row(info: threadkeep.ThreadInfo) -> tuple[Any, ...]:
-    return (
-        shorten(one_line(info.id), _WIDTH),
-        info.kind,
-        Text(info.status, STATUS_STYLES.get(info.status, "")),
-        info.checkpoints,
-        info.writes,
-        format_size(info.bytes),
-        f"{info.updated:%Y-%m-%d %H:%M}",
-        info.step,
-    )
+_THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
+    "thread": lambda info: shorten(one_line(info.id), _WIDTH),
+    "kind": lambda info: info.kind,
+    "status": lambda info: Text(info.status, STATUS_STYLES.get(info.status, "")),
+    "checkpoints": lambda info: info.checkpoints,
+    "writes": lambda info: info.writes,
+    "size": lambda info: format_size(info.bytes),
+    "updated": lambda info: f"{info.updated:%Y-%m-%d %H:%M}",
+    "step": lambda info: info.step,
+}
+_WIDE = ("writes", "step")
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep show trip latest~2 --last 10")
 def show(
     thread: Thread,
     checkpoint: LatestCheckpoint = None,
@@ -195,7 +203,10 @@ def show(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Show a checkpoint: messages as a chat, then other channels. The numbers of messages are those of `blame`."""
+    """Show a checkpoint: messages as a chat, then other channels.
+
+    The numbers of messages are those that `blame` takes.
+    """
     if sum((state, channel is not None, writes)) > 1:
         raise ValueError("pass only one of --state, --channel and --writes")
     if last is not None and (json or state or writes or channel is not None):
@@ -229,27 +240,30 @@ def _channel(view: threadkeep.CheckpointView, name: str) -> Any:
 
 
 def _write_lines(view: threadkeep.CheckpointView, *, full_ids: bool) -> Iterator[RenderableType]:
-    yield chat.heading(view.checkpoint, view.status, view.next)
+    yield Hanging(Text(), chat.view_heading(view), Text("  "))
     if not view.writes:
         yield "no writes"
         return
     names = id_names((write.task for write in view.writes), full_ids=full_ids)
+    day, times = times_in_table([write.time for write in view.writes])
+    if day is not None:
+        yield Text(f"\n{day}, times in UTC\n", "dim")
     rows = (
         (
-            write.time,
+            time,
             write.node,
             names[write.task],
             write.idx,
             write.channel,
             chat.value_line(write.value, 120) if write.damaged is None else f"damaged: {write.damaged}",
         )
-        for write in view.writes
+        for write, time in zip(view.writes, times, strict=True)
     )
     columns = ("time", "node", "task", "idx", "channel", "value")
     yield table(columns, rows, right=("idx",), no_wrap=("task", "idx", "time"))
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tree trip --last 50")
 def tree(
     thread: Thread,
     *,
@@ -270,7 +284,7 @@ def tree(
     print_result(found, tree_drawing.tree_lines(found, last=last, full_ids=full_ids), as_json=json)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep log trip --last 20")
 def log(
     thread: Thread,
     *,
@@ -312,7 +326,7 @@ def _log_lines(found: list[threadkeep.CheckpointInfo], *, metadata: bool, full_i
         yield "no checkpoints"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep diff trip latest~2 latest")
 def diff(
     a: Annotated[
         str, typer.Argument(metavar="A", help="THREAD (its latest checkpoint), THREAD@CHECKPOINT, or a checkpoint id.")
@@ -352,13 +366,13 @@ def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind
 
 def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
     for sign, checkpoint in (("-", found.a), ("+", found.b)):
-        yield Text(f"{sign} ").append_text(chat.heading(checkpoint))
+        yield Hanging(Text(f"{sign} "), chat.heading(checkpoint))
     state = [channel for channel in found.channels if not channel.is_internal]
     internal = [f"{channel.channel} {channel.change}" for channel in found.channels if channel.is_internal]
     for channel in state:
         yield Text()
         yield Text(one_line(channel.channel), "bold").append(f"  {channel.change}", "not bold dim")
-        yield from map(_change_line, channel.changes)
+        yield from (Hanging(Text("  "), _change_text(change), _INDENT) for change in channel.changes)
     yield from chat.damaged_channel_lines(found.damaged)
     if not found.is_complete:
         yield "damaged in part: not everything could be compared"
@@ -368,9 +382,9 @@ def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
         yield Text(f"\nLangGraph's own channels: {one_line(', '.join(internal))}", "dim")
 
 
-def _change_line(change: threadkeep.ValueChange) -> Text:
+def _change_text(change: threadkeep.ValueChange) -> Text:
     sign, style = _SIGNS[change.change]
-    text = Text("  ").append(f"{sign} ", f"bold {style}").append(one_line(change.path), style)
+    text = Text().append(f"{sign} ", f"bold {style}").append(one_line(change.path), style)
     if change.was is not None:
         return text.append(f" was {one_line(change.was)}")
     if change.change == ADDED:
@@ -384,13 +398,13 @@ def _change_line(change: threadkeep.ValueChange) -> Text:
 
 def _value_text(value: Any) -> Text:
     if is_message(value):
-        return Text("\n    ").join(chat.message_lines(value))
+        return Text("\n").join(chat.message_lines(value))
     if chat.is_chat(value):
-        return Text("\n    ").join([Text(), *(line for message in value for line in chat.message_lines(message))])
+        return Text("\n").join([Text(), *(line for message in value for line in chat.message_lines(message))])
     return Text(shorten(as_json_text(value), _WIDTH))
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep blame trip 'messages[-1].content'")
 def blame(
     thread: Thread,
     path: Annotated[
@@ -414,9 +428,10 @@ def blame(
 
 
 def _blame_lines(found: threadkeep.Blame) -> Iterator[RenderableType]:
-    yield Text().append(one_line(found.path), "bold").append(": ").append_text(_value_text(found.value))
+    text = Text().append(one_line(found.path), "bold").append(": ").append_text(_value_text(found.value))
+    yield Hanging(Text(), text, _INDENT)
     for name, value in _blame_facts(found):
-        yield Text(f"  {name:<12}", "dim").append(one_line(value), "not dim")
+        yield Hanging(Text(f"  {name:<12}", "dim"), Text(one_line(value)))
 
 
 def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:

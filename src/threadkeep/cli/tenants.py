@@ -14,7 +14,7 @@ from threadkeep.cli.output import format_size, one_line, plural, print_result, p
 from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tenants drop acme --yes")
 def tenants(
     action: Annotated[str | None, typer.Argument(metavar="[drop]", help="Drop a tenant. Default: list all.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The tenant to drop.")] = None,

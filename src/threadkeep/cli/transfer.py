@@ -25,7 +25,7 @@ _OUTCOMES = ("created", "unchanged", "updated", "merged", "conflicting")
 _COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "expired")
 
 
-@app.command("import")
+@app.command("import", epilog="Example: threadkeep import langgraph.db --url agent.db")
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL, optionally with ?schema=NAME.")
@@ -78,7 +78,7 @@ def import_(
     return 0 if result.is_equal else NEGATIVE
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep export trip --output trip.tk")
 def export(
     threads: Threads = None,
     *,
@@ -136,7 +136,7 @@ def _export_lines(result: threadkeep.ExportResult, output: str, *, redact: bool)
     yield from damage_lines(result.skipped, result.damage)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep convert agent.db postgresql://db.example/agents")
 def convert(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Source storage: a URL or an SQLite file.")],
     target: Annotated[
