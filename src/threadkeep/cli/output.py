@@ -107,10 +107,10 @@ def _print_page(text: str, command: list[str], out: Console) -> None:
         sys.stdout.flush()
 
 
-def print_ids(ids: Iterable[str]) -> None:
-    """Print each id on a line, for programs. One that would break its line is escaped, so it names nothing else."""
-    for id in ids:
-        sys.stdout.write(one_line(id) + "\n")
+def print_ids(ids: Iterable[str], *, as_json: bool) -> None:
+    """Print each id on a line, for programs; or all as JSON. One that would break its line is escaped."""
+    found = list(ids)
+    sys.stdout.write(as_json_text(found) + "\n" if as_json else "".join(f"{one_line(id)}\n" for id in found))
     sys.stdout.flush()
 
 

@@ -198,7 +198,7 @@ def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
     return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes), matching)
 
 
-@app.command(epilog="Example: threadkeep sweep threadkeep.toml --every 60 --yes")
+@app.command(epilog="Example: threadkeep sweep --config threadkeep.toml --every 60 --yes")
 def sweep(
     config: Config = None,
     *,
@@ -222,7 +222,7 @@ def sweep(
         while True:
             with progress_bar("sweeping", hidden=json) as on_progress:
                 result = keep.sweep(dry_run=dry_run, on_progress=on_progress)
-            print_result(result, _sweep_lines(result), as_json=json)
+            print_result(result, _sweep_lines(result), as_json=json, paged=every is None)
             if every is None:
                 return
             time.sleep(every * 60)

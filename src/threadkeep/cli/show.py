@@ -117,10 +117,10 @@ def threads(
         )
         found = _all_threads(read, None if after is None else _thread(keep, after, after_kind or kind), limit)
         more = _next_page(keep, found[-1], kind) if found and len(found) == limit else ""
-    if ids and not json:
-        print_ids(dict.fromkeys(each.id for each in found))
-        return
-    print_result([each.id for each in found] if ids else found, _thread_lines(found, more), as_json=json)
+    if ids:
+        print_ids(dict.fromkeys(each.id for each in found), as_json=json)
+    else:
+        print_result(found, _thread_lines(found, more), as_json=json)
 
 
 def _all_threads(
@@ -306,11 +306,10 @@ def log(
     """List the checkpoints of a thread, newest first."""
     with open_keep(url, tenant, read_only=True) as keep:
         found = keep.log(thread, ns=ns, limit=limit, kind=kind)
-    if ids and not json:
-        print_ids(each.id for each in found)
-        return
-    lines = _log_lines(found, metadata=metadata, full_ids=full_ids)
-    print_result([each.id for each in found] if ids else found, lines, as_json=json)
+    if ids:
+        print_ids((each.id for each in found), as_json=json)
+    else:
+        print_result(found, _log_lines(found, metadata=metadata, full_ids=full_ids), as_json=json)
 
 
 def _log_lines(found: list[threadkeep.CheckpointInfo], *, metadata: bool, full_ids: bool) -> Iterator[RenderableType]:
