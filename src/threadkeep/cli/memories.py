@@ -63,12 +63,7 @@ def memories(
         limit = _SCREENFUL
     with open_keep(url, tenant, read_only=True) as keep:
         if namespace is None and query is None and not conditions:
-            namespaces = _all_rows(
-                lambda size, start: keep.store.list_namespaces(limit=size, offset=start), limit, offset
-            )
-            found = [{"namespace": list(each)} for each in namespaces]
-            if not ids:
-                found = [each | {"memories": _count(keep, tuple(each["namespace"]))} for each in found]
+            found = _list_namespaces(keep, limit, offset, counted=not ids)
             lines = _namespace_lines(found)
         else:
             found = _search(keep, parse_namespace(namespace or ""), query, conditions, limit, offset)
@@ -80,9 +75,9 @@ def memories(
     print_result(found, chain(lines, more), as_json=json)
 
 
-def _id(row: Mapping[str, Any]) -> str:
+def _id(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the namespace of a row, and the key if it is a memory."""
-    return "\t".join([format_namespace(row["namespace"]), *([row["key"]] if "key" in row else [])])
+    return (format_namespace(row["namespace"]), *([row["key"]] if "key" in row else []))
 
 
 def _all_rows(read: Callable[[int, int], list[T]], limit: int | None, offset: int) -> list[T]:

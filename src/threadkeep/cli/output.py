@@ -107,10 +107,16 @@ def _print_page(text: str, command: list[str], out: Console) -> None:
         sys.stdout.flush()
 
 
-def print_ids(ids: Iterable[str], *, as_json: bool) -> None:
-    """Print each id on a line, for programs; or all as JSON. One that would break its line is escaped."""
+def print_ids(ids: Iterable[str | tuple[str, ...]], *, as_json: bool) -> None:
+    """Print each id on a line, for programs, the parts of one between tabs; or all as JSON.
+
+    Characters that would end a part or a line are escaped.
+    """
     found = list(ids)
-    sys.stdout.write(as_json_text(found) + "\n" if as_json else "".join(f"{one_line(id)}\n" for id in found))
+    if as_json:
+        sys.stdout.write(as_json_text(found) + "\n")
+    for id in () if as_json else found:
+        sys.stdout.write("\t".join(map(one_line, (id,) if isinstance(id, str) else id)) + "\n")
     sys.stdout.flush()
 
 
