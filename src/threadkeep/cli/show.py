@@ -58,7 +58,7 @@ _PAGE, _LAST_MESSAGES = 50, 20
 """What a terminal shows of threads and of a chat; the output says how to see the rest."""
 _MOST_IN_PAGE = 1000
 _NARROW = 100
-"""A terminal with fewer columns shows fewer columns of `threads`, so that a thread fits on a line."""
+"""A terminal with fewer columns shows fewer columns of `threads`."""
 _INDENT = Text("    ")
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
@@ -120,7 +120,7 @@ def threads(
     if ids:
         print_ids(dict.fromkeys(each.id for each in found), as_json=json)
     else:
-        print_result(found, _thread_lines(found, more), as_json=json)
+        print_result(found, _thread_lines(found, more, order), as_json=json)
 
 
 def _all_threads(
@@ -151,19 +151,25 @@ def _next_page(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | N
     return options if kind is not None or len(kinds) < 2 else f"{options} --after-kind {last.kind}"
 
 
-def _thread_lines(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[RenderableType]:
+def _thread_lines(found: list[threadkeep.ThreadInfo], more: str, order: str) -> Iterator[RenderableType]:
     if not found:
         yield "no threads"
         return
-    names = list(_THREAD_COLUMNS)
-    if is_terminal() and console().width < _NARROW:
-        same_kind = len({info.kind for info in found}) == 1
-        names = [name for name in names if name not in (*_WIDE, *(("kind",) if same_kind else ()))]
+    left_out = _left_out(found, order) if is_terminal() and console().width < _NARROW else []
+    names = [name for name in _THREAD_COLUMNS if name not in left_out]
     rows = ([_THREAD_COLUMNS[name](info) for name in names] for info in found)
     right = ("checkpoints", "writes", "size", "step")
     yield table(names, rows, right=right, no_wrap=[name for name in names if name != "thread"])
+    if left_out:
+        yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
     if more:
         yield Text(f"next page: {one_line(more)}", "dim")
+
+
+def _left_out(found: list[threadkeep.ThreadInfo], order: str) -> list[str]:
+    """Return the columns that a narrow terminal does not show, so that a UUID fits on its line."""
+    kind = ["kind"] if len({info.kind for info in found}) == 1 else []
+    return [*kind, "writes", "updated" if order == "bytes" else "size", "step"]
 
 
 _THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
@@ -176,7 +182,6 @@ _THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
     "updated": lambda info: f"{info.updated:%Y-%m-%d %H:%M}",
     "step": lambda info: info.step,
 }
-_WIDE = ("writes", "step")
 
 
 @app.command(epilog="Example: threadkeep show trip latest~2 --last 10")
