@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,11 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "activity": ({"by"}, set()),  # which table of the result
     "sizes": ({"by"}, set()),
     "copy": ({"thread_id", "target"}, {"source_thread_id", "target_thread_id"}),
-    "prune": ({"config", *(field.name for field in fields(threadkeep.Policy))} - {"kind"}, {"policy"}),
+    "prune": ({"config", "keep_last", "keep_for", "drop_idle", "prefix", "ns", "metadata", "match"}, {"policy"}),
     "sweep": ({"config", "every"}, set()),  # options of `open` and of `start_sweeping`
     "tag": ({"remove"}, set()),  # in Python, the name is None
     "erase": (set(), {"partly"}),  # the command asks
+    "import": (set(), {"file"}),  # SOURCE
     "export": ({"output"}, {"file"}),
     "convert": (set(), {"source_keys"}),  # --keys
     "encrypt": ({"hide_ids"}, set()),  # an option of `open`

@@ -26,7 +26,7 @@ from threadkeep.cli.output import (
 from threadkeep.jobs.erase import EraseReceipt
 
 
-@app.command(epilog="Example: threadkeep erase --metadata user=ann --namespace users/ann --dry-run")
+@app.command(epilog="Example: threadkeep erase --metadata user=ann --namespace users/ann")
 def erase(
     threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.")] = None,
     *,

@@ -38,6 +38,14 @@ def import_(
     thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
     prefix: Prefix = "",
     verify: Verify = True,
+    memories: Annotated[
+        bool | None,
+        typer.Option(
+            "--memories/--no-memories",
+            help="Include the memories of a portable file, or not.",
+            show_default="only with all threads",
+        ),
+    ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Accept a portable file that is truncated.")] = False,
     dry_run: DryRun = False,
     url: Url = None,
@@ -59,12 +67,15 @@ def import_(
                 source,
                 thread_id=thread,
                 prefix=prefix,
+                memories=memories,
                 partial=partial,
                 verify=verify,
                 dry_run=dry_run,
                 on_progress=on_progress,
             )
         else:
+            if memories is not None:
+                raise ValueError("--memories and --no-memories are for portable files: leave them out")
             result = keep.import_from(
                 source,
                 kind=kind,
