@@ -47,7 +47,7 @@ __all__ = [
 ]
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red", "damaged": "red"}
 _NARROWEST = 20
-"""A text is wrapped at no less than this, so that one that starts far to the right stays readable."""
+"""A text that has fewer columns beside its prefix starts on the next line."""
 _UNLIMITED_WIDTH = 10_000
 """The width if the output is not a terminal: programs want unbroken lines."""
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -130,13 +130,17 @@ class Hanging:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines: in a terminal as wide as it is, in a pipe unbroken."""
-        indent = max(self._prefix.cell_len, self._rest.cell_len)
-        width = max(options.max_width - indent, _NARROWEST)
+        first, rest = self._prefix, self._rest
         own_lines = self._body.split(allow_blank=True) or [Text()]
-        is_pipe = bool(options.no_wrap)
-        lines = own_lines if is_pipe else [part for line in own_lines for part in _wrap(console, line, width)]
-        for n, line in enumerate(lines):
-            text = Text.assemble(self._rest if n else self._prefix, line)
+        if not options.no_wrap:
+            room = options.max_width - max(first.cell_len, rest.cell_len)
+            if room < _NARROWEST and self._body.cell_len > room:  # the text has lines of its own, as wide as needed
+                yield first
+                first = rest = rest[: max(options.max_width - _NARROWEST, 0)]
+                room = options.max_width - rest.cell_len
+            own_lines = [part for line in own_lines for part in _wrap(console, line, max(room, 1))]
+        for n, line in enumerate(own_lines):
+            text = Text.assemble(rest if n else first, line)
             text.rstrip()
             yield text
 
