@@ -280,8 +280,7 @@ def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(
         *args: Any, context: typer.Context, timeout: float | None, keys: str | None, no_pager: bool, **options: Any
     ) -> Any:
-        if no_pager:
-            pager.turn_off()
+        pager.use(wanted=not no_pager)
         found = _settings(context)
         if found is not None:
             options["url"] = found.url

@@ -15,9 +15,9 @@ _LESS = "FRX"
 _is_wanted: ContextVar[bool] = ContextVar("pager", default=True)
 
 
-def turn_off() -> None:
-    """Write everything directly from now on."""
-    _is_wanted.set(False)
+def use(*, wanted: bool) -> None:
+    """Use a pager from now on, or write everything directly."""
+    _is_wanted.set(wanted)
 
 
 def program() -> list[str]:
