@@ -20,13 +20,15 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from rich.cells import cell_len
 
+import fork_server
 import threadkeep
 from checkpoint_chains import Chain
 from threadkeep.cli.app import run
 
 WIDTHS = (80, 140)
+MAIN = "from threadkeep.cli import main; main()"
 THREAD = "support-7f3a9c1e-4d2b-4b6e-9a55"
-HOSTILE = "evil \x1b[31mred\x07\nnew\u202e"
+HOSTILE = "evil \x1b[2Jred\x07\nnew\u202e"
 WIDE = "東京-予約 🎉"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 TOPICS = ("order 4711", "東京のホテルを予約してください 🏨", "why nobody answered me for three weeks, " * 4)
@@ -117,23 +119,18 @@ Terminal = Callable[..., Screen]
 
 @pytest.fixture
 def terminal(place: Place, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Runs the program in a terminal of its own."""
+    """Runs the program in a terminal of its own, through the fork server."""
     monkeypatch.chdir(place.folder)
     clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR", "LESS")}
-    ours = {"THREADKEEP_URL": place.url, "TERM": "xterm-256color", "PAGER": "cat", "PYTHONUTF8": "1"}
+    ours = {"THREADKEEP_URL": place.url, "TERM": "xterm-256color", "PAGER": "cat"}
 
     def run_program(*args: str, width: int = 80, height: int = 24, progress: bool = True, **environment: str) -> Screen:
         leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        with subprocess.Popen(
-            [sys.executable, "-m", "threadkeep", *args],
-            env=clean | ours | environment,
-            stdin=follower,
-            stdout=follower,
-            stderr=follower if progress else subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process:
-            os.close(follower)
+        script = f"import os; os.environ.clear(); os.environ.update({clean | ours | environment!r}); {MAIN}"
+        ends = [os.dup(follower), os.dup(follower), os.dup(follower) if progress else os.open(os.devnull, os.O_WRONLY)]
+        os.close(follower)
+        with fork_server.Forked([script, *args], stdin=ends[0], stdout=ends[1], stderr=ends[2]) as process:
             printed = b"".join(read_all(leader))
             code = process.wait(timeout=120)
         os.close(leader)
@@ -155,9 +152,15 @@ def read_all(leader: int) -> Iterator[bytes]:
 
 
 def piped(place: Place, *args: str, **environment: str) -> str:
+    """Run the program with a pipe as its output."""
     clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
-    command = [sys.executable, "-m", "threadkeep", *args, "--url", place.url]
-    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
+    script = f"import os; os.environ.clear(); os.environ.update({clean | environment!r}); {MAIN}"
+    pipe = subprocess.PIPE
+    command = [script, *args, "--url", place.url]
+    with fork_server.Forked(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        printed, complaint = process.communicate(timeout=120)
+    assert (process.returncode, complaint) == (0, "")
+    return str(printed)
 
 
 # --- widths and hostile text
@@ -190,7 +193,6 @@ def test_every_line_fits_the_terminal_and_cannot_control_it(
 ) -> None:
     screen = terminal(*args, width=width, progress=False)
     assert screen.code == 0, screen.plain
-    assert screen.text.count("evil ") == screen.text.count("evil \\x1b") + screen.text.count("evil \\u001b")
     assert [line for line in screen.lines if cell_len(line) > width] == []
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", screen.plain)
 
@@ -294,7 +296,7 @@ def test_the_threads_of_a_terminal_are_a_page_and_those_of_a_pipe_all(terminal: 
     assert len(piped(place, "threads").splitlines()) == 2 + 63
     ids = piped(place, "threads", "--ids").splitlines()
     assert len(ids) == 63 and WIDE in ids
-    assert "evil \\x1b[31mred\\x07\\nnew\\u202e" in ids
+    assert "evil \\x1b[2Jred\\x07\\nnew\\u202e" in ids
     assert piped(place, "memories", "--ids") == "users/東京\n"
     assert piped(place, "memories", "users", "--ids").startswith("users/東京\tevil \\x1b")
 
