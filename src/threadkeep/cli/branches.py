@@ -26,6 +26,7 @@ from threadkeep.cli.options import (
     Salvage,
     Tenant,
     Thread,
+    ThreadIds,
     Url,
     Yes,
     key_value,
@@ -82,7 +83,7 @@ def copy(
 
 @app.command(epilog="Example: threadkeep delete --prefix test- --dry-run")
 def delete(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.")] = None,
+    threads: ThreadIds = None,
     *,
     prefix: Prefix = "",
     metadata: Metadata = None,

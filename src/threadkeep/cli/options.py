@@ -20,6 +20,9 @@ OneThread: TypeAlias = Annotated[
     str | None,
     typer.Argument(metavar="THREAD", help="Thread id. Default: all threads.", autocompletion=complete_thread),
 ]
+ThreadIds: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=complete_thread)
+]
 Threads: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(metavar="THREAD", help="Thread ids. Default: all threads.", autocompletion=complete_thread),
@@ -115,7 +118,9 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result 
 NoPager: TypeAlias = Annotated[
     bool, typer.Option("--no-pager", help="Print long output at once, not page by page in PAGER.")
 ]
-Ids: TypeAlias = Annotated[bool, typer.Option("--ids", help="Print only ids, one on each line, all of them.")]
+Ids: TypeAlias = Annotated[
+    bool, typer.Option("--ids", help="Print only ids, one on each line; without --limit, all of them.")
+]
 FullIds: TypeAlias = Annotated[
     bool, typer.Option("--full-ids", help="Do not shorten ids to the characters that make them unique.")
 ]

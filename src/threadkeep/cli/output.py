@@ -136,7 +136,7 @@ class Hanging:
             room = options.max_width - max(first.cell_len, rest.cell_len)
             if room < _NARROWEST and self._body.cell_len > room:  # the text has lines of its own, as wide as needed
                 yield first
-                first = rest = rest[: max(options.max_width - _NARROWEST, 0)]
+                first = rest = rest[: options.max_width // 4]
                 room = options.max_width - rest.cell_len
             own_lines = [part for line in own_lines for part in _wrap(console, line, max(room, 1))]
         for n, line in enumerate(own_lines):
