@@ -22,6 +22,7 @@ from threadkeep.cli import pager, settings
 from threadkeep.cli.groups import CommandGroup
 from threadkeep.cli.options import Json, KeysFile, NoPager, Tenant, Timeout, Url
 from threadkeep.cli.output import escape
+from threadkeep.cli.settings import SQLITE, as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
@@ -41,7 +42,6 @@ _COMMANDS = {
 """The modules that hold commands, and their commands, in the order of --help. Only that of the command that is run is
 imported: all of them take longer than most commands."""
 _MODULES = {command: module for module, commands in _COMMANDS.items() for command in commands.split()}
-_SQLITE = "sqlite:///"
 _DEFAULT_TIMEOUT = 30.0
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -92,8 +92,8 @@ def open_keep(
     """
     named, url = url, as_url(url)
     with _url_origin_in_errors(named, Exception):
-        if url.startswith(_SQLITE):
-            _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
+        if url.startswith(SQLITE):
+            _check_file(url.removeprefix(SQLITE), needs_tables=not create and not read_only, create=create)
         opened = threadkeep.open(
             url,
             tenant=tenant,
@@ -120,15 +120,6 @@ def _url_origin_in_errors(url: str | None, kind: type[Exception]) -> Iterator[No
         raise
 
 
-def read_keys(file: str | None) -> threadkeep.Keys | None:
-    """Return the keys of a file, or else those of THREADKEEP_KEYS. None if there are none, or if `file` is "none"."""
-    if file == "none":
-        return None
-    if file is not None:
-        return threadkeep.Keys.from_file(file)
-    return threadkeep.Keys.from_env("THREADKEEP_KEYS") if os.environ.get("THREADKEEP_KEYS") else None
-
-
 def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
     """Check a file before it is opened: a mistyped path must not create a file or change that of another program."""
     if Path(path).is_dir():
@@ -147,16 +138,9 @@ def _is_foreign(path: str) -> bool:
     return is_foreign_database(path)
 
 
-def as_url(url: str | None) -> str:
-    """Return a URL unchanged, and the path of an SQLite file as a URL."""
-    if not url:
-        raise ValueError(f"no storage given: pass --url, set THREADKEEP_URL, or name the url in a {settings.FILE}")
-    return url if "://" in url else _SQLITE + url
-
-
 def sqlite_file_is_missing(url: str) -> bool:
     """Return whether a URL names an SQLite file that does not exist yet."""
-    return url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists()
+    return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()
 
 
 def resolve_namespace(

@@ -28,13 +28,13 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _ids(url: str | None, tenant: str | None, keys: str | None, prefix: str) -> list[str]:
     import threadkeep  # noqa: PLC0415 - imports the engine
-    from threadkeep.cli import app, settings  # noqa: PLC0415 - the first imports the options
+    from threadkeep.cli import settings  # noqa: PLC0415
 
     found = settings.find(Path.cwd()) if url is None else None
     if found is not None:
         url, tenant, keys = found.url, tenant or found.tenant, keys or found.keys
     with threadkeep.open(
-        app.as_url(url), tenant=tenant or "", keys=app.read_keys(keys), read_only=True, timeout=_TIMEOUT
+        settings.as_url(url), tenant=tenant or "", keys=settings.read_keys(keys), read_only=True, timeout=_TIMEOUT
     ) as keep:
         return [each.id for each in keep.threads(prefix=prefix, limit=_MOST)]
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import threadkeep
 from threadkeep.jobs.policies import TABLE
 
 FILE = "threadkeep.toml"
 _PROJECT = "pyproject.toml"
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
 _NO_KEYS = "none"
 KEYS: Mapping[str, tuple[type, ...]] = {"url": (str,), "tenant": (str,), "keys": (str,), "timeout": (int, float)}
 
@@ -102,7 +103,23 @@ def _check_owner(file: Path) -> None:
 
 def _from_folder(folder: Path, url: str) -> str:
     """Return a URL; the path of an SQLite file is relative to the folder."""
-    if "://" in url and not url.startswith(_SQLITE):
+    if "://" in url and not url.startswith(SQLITE):
         return url
-    path, mark, options = url.removeprefix(_SQLITE).partition("?")
-    return f"{_SQLITE}{folder / Path(path).expanduser()}{mark}{options}"
+    path, mark, options = url.removeprefix(SQLITE).partition("?")
+    return f"{SQLITE}{folder / Path(path).expanduser()}{mark}{options}"
+
+
+def as_url(url: str | None) -> str:
+    """Return a URL unchanged, and the path of an SQLite file as a URL."""
+    if not url:
+        raise ValueError(f"no storage given: pass --url, set THREADKEEP_URL, or name the url in a {FILE}")
+    return url if "://" in url else SQLITE + url
+
+
+def read_keys(file: str | None) -> threadkeep.Keys | None:
+    """Return the keys of a file, or else those of THREADKEEP_KEYS. None if there are none, or if `file` is "none"."""
+    if file == "none":
+        return None
+    if file is not None:
+        return threadkeep.Keys.from_file(file)
+    return threadkeep.Keys.from_env("THREADKEEP_KEYS") if os.environ.get("THREADKEEP_KEYS") else None
