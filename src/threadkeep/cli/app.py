@@ -270,12 +270,10 @@ def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
             options["url"] = found.url
             if "tenant" in options and _source(context, "tenant") == "DEFAULT":
                 options["tenant"] = found.tenant or ""
-            if keys is None and not os.environ.get("THREADKEEP_KEYS"):
-                keys = found.keys
             timeout = found.timeout if timeout is None else timeout
         _origin.set(_url_origin(context, found))
         _timeout.set(_DEFAULT_TIMEOUT if timeout is None else timeout)
-        _keys.set(keys)
+        _keys.set(settings.keys_file(keys, found))
         return command(*args, **options)
 
     own = signature(command, eval_str=True)

@@ -28,11 +28,11 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _ids(url: str | None, tenant: str | None, keys: str | None, prefix: str) -> list[str]:
     import threadkeep  # noqa: PLC0415 - imports the engine
-    from threadkeep.cli import settings  # noqa: PLC0415
+    from threadkeep.cli import settings  # noqa: PLC0415 - the same
 
     found = settings.find(Path.cwd()) if url is None else None
     if found is not None:
-        url, tenant, keys = found.url, tenant or found.tenant, keys or found.keys
+        url, tenant, keys = found.url, tenant or found.tenant, settings.keys_file(keys, found)
     with threadkeep.open(
         settings.as_url(url), tenant=tenant or "", keys=settings.read_keys(keys), read_only=True, timeout=_TIMEOUT
     ) as keep:

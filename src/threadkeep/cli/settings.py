@@ -116,9 +116,16 @@ def as_url(url: str | None) -> str:
     return url if "://" in url else SQLITE + url
 
 
+def keys_file(given: str | None, found: Settings | None) -> str | None:
+    """Return the file of keys: that of --keys, else that of a settings file, unless THREADKEEP_KEYS has keys."""
+    if given is not None or found is None or os.environ.get("THREADKEEP_KEYS"):
+        return given
+    return found.keys
+
+
 def read_keys(file: str | None) -> threadkeep.Keys | None:
     """Return the keys of a file, or else those of THREADKEEP_KEYS. None if there are none, or if `file` is "none"."""
-    if file == "none":
+    if file == _NO_KEYS:
         return None
     if file is not None:
         return threadkeep.Keys.from_file(file)
