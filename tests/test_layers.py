@@ -95,6 +95,7 @@ LAYERS = {
     ),
     # programs, and the conformance suites, which start threads and event loops on purpose
     "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
+    "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),
     "conformance": Layer(
         "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"

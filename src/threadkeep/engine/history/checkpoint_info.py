@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from langgraph.checkpoint.serde.types import TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from threadkeep.engine.commit import fill_intact, read_consistently
 from threadkeep.engine.cube import plain_values
@@ -30,6 +30,7 @@ from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.thread_rows import (
+    TAG,
     CheckpointKey,
     DamagedCheckpoint,
     DamagedWrites,
@@ -55,6 +56,9 @@ class CheckpointInfo:
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
     metadata.
 
+    `interrupted` and `failed` say that a node which ran from it asked a person, or raised an error; also if that was
+    answered or tried again later. Both are False in CubeLoop threads, which store no writes.
+
     `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
     is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
     """
@@ -75,6 +79,14 @@ class CheckpointInfo:
     bytes: int
     forked_from: str | None
     damaged: str | None = None
+    interrupted: bool = False
+    failed: bool = False
+
+    @property
+    def tag(self) -> str | None:
+        """The tag of this checkpoint, which protects it from policies."""
+        name = self.metadata.get(TAG)
+        return name if isinstance(name, str) else None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -301,6 +313,7 @@ class ThreadReader:
         row, tasks = record.row, self.tasks(record)
         metadata = jsonable(metadata_of(self.rows.head, record))
         nodes = (self.node(record, task.row.path) for task in sorted(tasks, key=lambda task: task.row.path))
+        written = {entry.channel for task in tasks for entry in task.entries.values()}
         return CheckpointInfo(
             thread=self.key.id,
             kind=self.key.kind,
@@ -318,6 +331,8 @@ class ThreadReader:
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
             damaged="; ".join(self._damage((row.ns, row.id))) or None,
+            interrupted=INTERRUPT in written,
+            failed=ERROR in written,
         )
 
     def _damage(self, key: CheckpointKey) -> Iterator[str]:
