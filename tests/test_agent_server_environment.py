@@ -198,6 +198,39 @@ async def test_the_index_takes_its_embedding_function_from_a_file(environment: S
     assert [item.key for item in await store.asearch(("n",), query="y" * 10)] == ["9", "3", "30"]
 
 
+EMBED_WITH_A_DATA_CLASS = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Model:
+    scale: float = 1.0
+
+model = Model()
+
+async def embed(texts):
+    return [[model.scale, 1.0] for _ in texts]
+"""
+
+
+async def test_the_file_of_an_embedding_function_may_define_classes(environment: Set, tmp_path: Path) -> None:
+    (tmp_path / "embed.py").write_text(EMBED_WITH_A_DATA_CLASS, "utf-8")
+    environment(LANGGRAPH_STORE=store_block(index={"dims": 2, "embed": f"{tmp_path}/embed.py:embed"}))
+    _, store = await entered()
+    await store.aput(("n",), "k", {"v": 1})
+    assert len(await store.asearch(("n",), query="x")) == 1
+
+
+@pytest.mark.parametrize("error", ["FileNotFoundError('model.bin')", "AttributeError('model')"])
+async def test_an_error_of_the_file_of_an_embedding_function_is_not_hidden(
+    environment: Set, tmp_path: Path, error: str
+) -> None:
+    (tmp_path / "embed.py").write_text(f"raise {error}", "utf-8")
+    environment(LANGGRAPH_STORE=store_block(index={"dims": 2, "embed": f"{tmp_path}/embed.py:embed"}))
+    with pytest.raises((FileNotFoundError, AttributeError), match="model"):
+        await entered()
+
+
 @pytest.mark.parametrize("embed", ["{0}/none.py:embed", "{0}/empty.py:embed"])
 async def test_a_missing_embedding_function_is_named(environment: Set, tmp_path: Path, embed: str) -> None:
     (tmp_path / "empty.py").write_text("", "utf-8")
@@ -265,7 +298,9 @@ LIST = [[__name__, "Listed"]]
         ({}, Listed(), NotListed()),
         ({"allowed_msgpack_modules": True}, Listed(), NotListed()),
         ({"allowed_msgpack_modules": LIST}, Listed(), {"x": 1}),
+        ({"allowed_msgpack_modules": [f"{__name__}.Listed"]}, Listed(), {"x": 1}),
         ({"allowed_msgpack_modules": None}, {"x": 1}, {"x": 1}),
+        ({"allowed_msgpack_modules": False, "allowed_json_modules": False}, {"x": 1}, {"x": 1}),
     ],
 )
 async def test_types_are_allowed_as_the_block_says(

@@ -163,7 +163,7 @@ def test_entries_of_an_encrypted_keep_are_encrypted(fresh_url: Callable[[], str]
         stored = stored_entries(keep)
         assert len(stored) == 251
         assert not any('"tag"' in each.row.value for each in stored if each.row is not None)
-        assert hide_ids is not any(each.key is not None and "node 1" in each.key.namespace for each in stored)
+        assert not any(each.key is None or "node 1" in each.key.namespace for each in stored)
         keep.cache.clear([("node 1",)])
         assert {namespace for namespace, _ in keep.cache.get([*entries, ENTRY])} == {
             ("node 0",),
@@ -265,6 +265,12 @@ def test_a_damaged_entry_is_an_error_until_it_is_cleared(lasting_url: str) -> No
             keep.cache.get([ENTRY])
         keep.cache.clear([ENTRY[0]])
         assert keep.cache.get([ENTRY]) == {}
+
+
+@pytest.mark.parametrize("ttl", [1e18, 10**30, float("inf"), float("-inf"), float("nan")])
+def test_a_ttl_that_no_clock_reaches_is_refused(ttl: Any) -> None:
+    with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match="ttl must be"):
+        keep.cache.set({ENTRY: (1, ttl)})
 
 
 @pytest.mark.parametrize(

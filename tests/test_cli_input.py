@@ -49,7 +49,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
     write_cube_thread(keep, "twin")
     seen, more = [], ""
     while len(seen) < 9:
-        assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
+        assert run(["threads", "--order", "updated", "--limit", "1", *shlex.split(more)]) == 0
         output = capsys.readouterr().out.splitlines()
         if output == ["no threads"]:
             break
@@ -103,7 +103,7 @@ def test_nothing_is_pruned_if_one_of_the_threads_is_not_there(keep: Any, capsys:
 def test_a_chat_that_is_only_on_one_side_of_a_diff_is_shown_as_a_chat(keep: Any, capsys: Any) -> None:
     chat(keep, "t")
     assert run(["diff", "t", "latest~2", "latest"]) == 0
-    assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
+    assert "  + messages:\n    human: hi\n    ai: hello\n" in capsys.readouterr().out
     assert run(["activity", "--until", "1d"]) == 0
     assert capsys.readouterr().out == "no writes in 1 thread and 3 checkpoints\n"
 

@@ -75,9 +75,9 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
         log = keep.log("chat")
         expected = {
             ("threads",): keep.threads(),
-            ("threads", "--sort", "id", "--limit", "2"): keep.threads(order="id", limit=2),
-            ("threads", "--sort", "id", "--after", "chat"): keep.threads(order="id", after="chat"),
-            ("threads", "--search", "TAL"): keep.threads(contains="tal"),
+            ("threads", "--order", "id", "--limit", "2"): keep.threads(order="id", limit=2),
+            ("threads", "--order", "id", "--after", "chat"): keep.threads(order="id", after="chat"),
+            ("threads", "--contains", "TAL"): keep.threads(contains="tal"),
             ("threads", "--prefix", "b", "--status", "error"): keep.threads(prefix="b"),
             ("threads", "--kind", "cube", "--metadata", "parent_thread_id=talk"): [keep.thread("talk2")],
             ("threads", "--metadata", "step=5"): [keep.thread("chat")],
@@ -167,7 +167,7 @@ def wrong_input_is_said(command: Command, log: list[threadkeep.CheckpointInfo]) 
         (2, "blame", "chat", "user..age"),
         (2, "show", "chat", log[0].id[:4]),
         (2, "show", "chat", "--state", "--writes"),
-        (2, "threads", "--sort", "colour"),
+        (2, "threads", "--order", "colour"),
         (2, "threads", "--status", "happy"),
         (2, "threads", "--metadata", "step"),
         (2, "threads", "--metadata", "=1"),
@@ -192,12 +192,13 @@ def wrong_input_is_said(command: Command, log: list[threadkeep.CheckpointInfo]) 
 
 def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo]) -> None:
     chat = command("show", "chat").out.splitlines()
-    assert chat[0].startswith(f"chat  {log[0].id}  step 5  loop") and chat[0].endswith("interrupted  next: agent")
-    assert chat[2:5] == ["ai: Edited.", "tool weather: 21 degrees", "human: please approve"]
+    assert chat[0] == "chat  interrupted  next: agent  latest"
+    assert chat[1].startswith(f"  {log[0].id}  step 5  loop")
+    assert chat[3:6] == ["[0] ai: Edited.", "[1] tool weather: 21 degrees", "[2] human: please approve"]
     assert 'note: {"$type": "gone_app.Note", "text": "hi", "pages": [3]}' in chat
     assert chat[-1] == 'interrupt in agent: {"question": "really?"}'
     shown_out = command("show", "chat", "latest~3").out
-    assert 'ai: Let me look.\n  calls weather {"city": "Oslo"}\ntool weather: 21 degrees' in shown_out
+    assert '[1] ai: Let me look.\n      calls weather {"city": "Oslo"}\n[2] tool weather: 21 degrees' in shown_out
     assert "no such city" in command("show", "broken").out
     tree = command("tree", "chat").out.splitlines()
     short = [step.id[-8:] for step in log]
@@ -211,7 +212,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     blame = command("blame", "chat", "messages[1].content").out
     assert "node        tool" in blame and log[4].id in blame and "first path  messages[2].content" in blame
     assert "update_state" in command("blame", "chat", "user.address.city").out
-    listed = command("threads", "--limit", "1", "--sort", "id").out
+    listed = command("threads", "--limit", "1", "--order", "id").out
     assert "error" in listed and "--after broken" in listed
     assert "work" in command("show", "fan", "latest~2", "--writes").out
 
@@ -356,7 +357,7 @@ def test_users_text_cannot_control_the_terminal(tmp_path: Path, command: Command
             ("tree", "--", text),
             ("diff", "--", text, "latest~1", "latest"),
             ("blame", "--", text, f"[{json.dumps(text or 'none')}]"),
-            ("threads", "--search", text),
+            ("threads", "--contains", text),
             ("show", "--", f"{text}nobody"),
             ("blame", "--", text, text),
         ]

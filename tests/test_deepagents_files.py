@@ -265,6 +265,12 @@ def test_grep_reads_only_files_that_have_the_words(keep: threadkeep.Keep, monkey
     assert (len(some.matches or ()), some.truncated) == (3, True)
 
 
+def test_grep_finds_a_word_that_is_longer_than_those_of_the_index(keep: threadkeep.Keep) -> None:
+    for n in range(60):
+        keep.files.write(f"/{n}.txt", f'"{n:0200}"')
+    assert [match["path"] for match in keep.files.grep(f'"{7:0200}"').matches or ()] == ["/7.txt"]
+
+
 @pytest.mark.parametrize("index", [{"search": "off"}, {"search": "text", "fields": ["other"]}])
 def test_grep_reads_all_selected_files_without_an_index_of_their_words(index: Any) -> None:
     with threadkeep.open("memory://", index=index) as keep:

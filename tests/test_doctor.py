@@ -16,6 +16,7 @@ import graph_scenarios
 import postgres_servers
 import threadkeep
 import valkey_servers
+from encrypted_keeps import NEXT
 from sync_async import Caller
 from threadkeep.cli.app import run
 from threadkeep.errors import ReadOnly, Unavailable
@@ -224,7 +225,13 @@ def test_the_state_of_encryption_is_reported(lasting_url: str) -> None:
     keys = threadkeep.Keys({"k1": bytes(32)}, primary="k1")
     with threadkeep.open(lasting_url, keys=keys, hide_ids=True) as keep:
         keep.setup()
-        found = {each.name: each for each in keep.doctor()}
-        assert (found["encryption"].value, found["encryption"].verdict) == ("sealed, ids hidden", "ok")
+    for given, read_only in ((keys, False), (keys, True), (None, False), (NEXT, False)):
+        with threadkeep.open(lasting_url, keys=given, read_only=read_only) as keep:  # nothing else was read
+            found = by_name(keep.doctor())["encryption"]
+            if given is keys:
+                assert (found.value, found.verdict) == ("sealed, ids hidden", "ok")
+            else:
+                assert (found.value, found.verdict) == ("not opened", "problem")
+                assert "encrypted" in found.advice
     with threadkeep.open("memory://") as keep:
-        assert "encryption" not in {each.name for each in keep.doctor()}
+        assert "encryption" not in by_name(keep.doctor())

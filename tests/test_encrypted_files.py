@@ -32,11 +32,12 @@ import valkey_servers
 from checkpoint_trees import put
 
 KEYS = threadkeep.Keys({"k1": b"\x01" * 32}, primary="k1")
-IDS = {"thread", "namespace", "key", "cubethread"}
+IDS = {"thread", "namespace", "key", "path", "cubethread"}
 """What contains words only if ids are hidden."""
 KINDS = {
     "message", "reply", "channel", "node", "subnode", "metakey", "metavalue", "run", "tag", "interrupt", "resume",
     "error", "writtenchannel", "written", "large", "overwritten", "pruned", "deletedthread",
+    "cachednode", "cachekey", "file",
     "value", "valuekey", "overwrittenmemory", "deletedmemory", "largememory",
     "cubemessage", "cuberun", "cubemetadata", "question", "answer", "extra",
 }  # fmt: skip
@@ -121,6 +122,8 @@ def fill(keep: threadkeep.Keep, words: Words, *, hides_ids: bool = True) -> None
     keep.store.put(where, "deleted", {"text": words("deletedmemory")})
     keep.store.delete(where, "deleted")
     keep.store.put(where, "large", {"text": words("largememory"), "more": words.filler(100_000)}, index=["text"])
+    keep.cache.set({((words("cachednode"), "b"), words("cachekey")): (1, None)})
+    keep.files.write(f"/{id_of('path')}", words("file"))
     asyncio.run(_fill_cube(keep.cube, words, id_of("cubethread")))
 
 
@@ -291,7 +294,7 @@ def test_after_encrypt_no_word_is_left_in_a_file_that_was_plain(tmp_path: Path, 
         assert words.found(files_of(path)) == words.made
     with threadkeep.open(f"sqlite:///{path}", index=words.index, keys=KEYS, hide_ids=hide_ids, compress=False) as keep:
         done = keep.encrypt()
-        assert (done.threads, done.memories) == (3, 2)
+        assert (done.threads, done.memories) == (3, 4)
         assert words.found(files_of(path)) == set()
         assert keep.store.search((), query=words("value"))[0].value == {"text": words("value"), words("valuekey"): 1}
         assert keep.verify().problems == []

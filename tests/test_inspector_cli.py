@@ -23,8 +23,9 @@ import foreign_savers
 import postgres_servers
 import threadkeep
 from inspectors import HOST, always, page
-from threadkeep.cli.app import as_url, run
+from threadkeep.cli.app import run
 from threadkeep.cli.inspect import _is_foreign
+from threadkeep.cli.settings import as_url
 from threadkeep.inspector import foreign
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.foreign import ForeignStorage

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,29 @@ def test_a_storage_is_encrypted_once_with_equal_contents(lasting_url: str, *, hi
             assert reports
     with threadkeep.open(lasting_url, keys=KEYS) as keep:
         check(keep, before)
+
+
+def test_encrypt_and_rotate_of_the_default_tenant_name_the_tenants_that_are_left(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        for name in ("", "plain", "its own keys"):
+            own = NEXT if name == "its own keys" else None
+            Chain((keep.tenant(name, keys=own) if name else keep).checkpointer).put({"a": name})
+        keep.tenant("empty").store.get(("n",), "k")
+    with threadkeep.open(lasting_url, keys=KEYS) as keep:
+        remains = keep.encrypt().remains
+        assert [text for text in remains if "tenants" in text] == [
+            "not encrypted are tenants 'plain': run `threadkeep encrypt --tenant NAME` for each"
+        ]
+        with pytest.raises(WrongKey, match="tenant 'plain' has data that is not .*`threadkeep encrypt --tenant plain`"):
+            keep.tenant("plain").threads()
+        assert not any("tenants" in text for text in keep.tenant("plain").encrypt().remains)
+        assert not any("tenants" in text for text in keep.encrypt().remains)
+        assert keep.rotate().remains == ()
+    with threadkeep.open(lasting_url, keys=BOTH) as keep:
+        left = "the keys before are still needed by tenants 'plain': run `threadkeep rotate --tenant NAME` for each"
+        assert keep.rotate().remains == (left,)
+        assert keep.tenant("plain").rotate().remains == ()
+        assert keep.rotate().remains == ()
 
 
 def test_only_encrypt_accepts_a_plain_storage_and_nothing_else_changes_it(lasting_url: str) -> None:
@@ -178,6 +202,42 @@ class Agents:
 def rounds_of(url: str) -> int:
     """Return at which reports of progress agents work: lists over a cluster are slow."""
     return 5 if url.startswith("valkey:") else 1
+
+
+def test_a_keep_without_keys_that_was_open_before_never_shows_encrypted_data(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as plain:
+        fill_little(plain)
+        with threadkeep.open(lasting_url, keys=KEYS) as keep:
+            keep.encrypt()
+        calls: dict[str, Callable[[], Any]] = {
+            "get_tuple": lambda: plain.checkpointer.get_tuple(config("t")),
+            "threads": plain.threads,
+            "thread": lambda: plain.thread("t"),
+            "stats": plain.stats,
+            "export": lambda: plain.export(BytesIO()),
+            "erase": lambda: plain.erase(thread_id="t", dry_run=True),
+            "store.get": lambda: plain.store.get(("users", "kim"), "k1"),
+            "store.search": lambda: plain.store.search(()),
+            "store.search by words": lambda: plain.store.search((), query="n"),
+            "store.put": lambda: plain.store.put(("users", "kim"), "k9", {"a": 1}),
+            "cache.set": lambda: plain.cache.set({(("n",), "k"): (1, None)}),
+            "lease": lambda: plain.lease("u", wait=0).__enter__(),
+        }
+        for name, each in calls.items():
+            with pytest.raises(WrongKey, match="encrypted"):
+                pytest.fail(f"{name}: {each()}")
+
+
+def test_a_lease_that_was_taken_before_encrypt_ends_without_damage(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as plain:
+        fill_little(plain)
+        before = contents(plain)
+        with plain.lease("t", ttl=600), threadkeep.open(lasting_url, keys=KEYS) as keep:
+            keep.encrypt()
+            assert keep.lease_info("t") is not None
+    with threadkeep.open(lasting_url, keys=KEYS) as keep:  # who has no keys cannot release it
+        assert keep.break_lease("t")
+        check(keep, before)
 
 
 @pytest.mark.parametrize("hide_ids", [False, True], ids=["visible ids", "hidden ids"])

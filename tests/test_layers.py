@@ -99,6 +99,7 @@ LAYERS = {
         "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
     ),
     "cli": Layer("cli engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
+    "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),
     "conformance": Layer(
         "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"

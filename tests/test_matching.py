@@ -332,9 +332,9 @@ def command(lasting_url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..
 
 def test_commands_match_as_the_verbs_do(command: Callable[..., tuple[int, Any]]) -> None:
     option = ("--metadata", "owner=u1")
-    code, found = command("threads", *option, "--sort", "id")
+    code, found = command("threads", *option, "--order", "id")
     assert (code, [each["id"] for each in found]) == (0, ["all", "newest"])
-    code, found = command("threads", *option, "--sort", "id", "--match", "any")
+    code, found = command("threads", *option, "--order", "id", "--match", "any")
     assert (code, [each["id"] for each in found]) == (0, list(COUNTS))
     code, found = command("prune", *option, "--keep-last", "1", "--dry-run")
     assert (code, {each["id"]: (each["matching"], each["total"]) for each in found["threads"]}) == (0, COUNTS)

@@ -177,13 +177,12 @@ def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
 
 
 READER = """
-import os, sys
+import sys
 import threadkeep
-from checkpoint_chains import Chain, config, values_of
+from checkpoint_chains import Chain, values_of
+from rights import drop_rights
 saver = threadkeep.open(sys.argv[1], read_only=True).checkpointer
-threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
-if os.geteuid() == 0:
-    os.setuid(65534)
+drop_rights()
 assert values_of(saver) == {"x": 1}
 try:
     Chain(saver).put({"x": 2})
@@ -208,18 +207,18 @@ PROTECTED = """
 import os, sys
 from pathlib import Path
 import threadkeep
-from checkpoint_chains import Chain, config, values_of
+from checkpoint_chains import Chain, values_of
+from rights import NOBODY, drop_rights
 path, reads_only, by_root = Path(sys.argv[1]), sys.argv[2] == "True", sys.argv[3] == "True"
-threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
 
-def drop_rights():
+def give_away():
     if os.geteuid() == 0:
-        os.chown(path.parent, 65534, 65534)
-        os.chown(path, 65534, 65534)
-        os.setuid(65534)
+        os.chown(path.parent, NOBODY, NOBODY)
+        os.chown(path, NOBODY, NOBODY)
+    drop_rights()
 
 if not by_root:
-    drop_rights()
+    give_away()
 path.chmod(0o444)
 with threadkeep.open(f"sqlite:///{path}", read_only=reads_only) as keep:
     assert values_of(keep.checkpointer) == {"x": 1}
@@ -230,7 +229,7 @@ with threadkeep.open(f"sqlite:///{path}", read_only=reads_only) as keep:
         except threadkeep.errors.ThreadkeepError:
             pass
 assert [each.name for each in path.parent.iterdir()] == [path.name]
-drop_rights()
+give_away()
 path.chmod(0o644)
 with threadkeep.open(f"sqlite:///{path}") as keep:
     Chain(keep.checkpointer).put({"x": 3})

@@ -125,6 +125,10 @@ async def log_tells_of_every_checkpoint(keep: threadkeep.Keep) -> None:
     assert [step.id for step in log] == [found.checkpoint["id"] for found in listed]
     assert [step.parent for step in log[:-1]] == [f.parent_config["configurable"]["checkpoint_id"] for f in listed[:-1]]
     assert [step.writes for step in log] == [len(found.pending_writes) for found in listed]
+    written = [{channel for _, channel, _ in found.pending_writes} for found in listed]
+    assert [step.interrupted for step in log] == ["__interrupt__" in channels for channels in written]
+    assert sum(step.interrupted for step in log) == 1
+    assert [step.failed for step in await both(keep, "log", "broken")][:2] == [True, False]
     assert [(step.step, step.source, step.nodes) for step in log] == [
         (5, "loop", ("agent",)), (4, "input", ("__start__",)), (3, "update", ()), (3, "loop", ()),
         (2, "loop", ("agent",)), (1, "loop", ("tool",)), (0, "loop", ("agent",)), (-1, "input", ("__start__",)),

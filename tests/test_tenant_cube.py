@@ -11,6 +11,8 @@ from threadkeep.adapters.cubeloop import KeepCube
 from threadkeep.conformance.cube_suite import *  # noqa: F403
 from threadkeep.conformance.cube_suite import Capabilities
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def own_url(fresh_url: Callable[[], str]) -> str:

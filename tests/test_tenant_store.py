@@ -10,6 +10,8 @@ import pytest
 import threadkeep
 from threadkeep.conformance.store_suite import *  # noqa: F403
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import io
 import itertools
 import json
@@ -12,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,6 +307,16 @@ async def test_closing_the_keep_of_a_tenant_closes_only_that(keep: threadkeep.Ke
     assert await call(keep.store, "get", ("n",), "k") is None
 
 
+def test_a_read_of_a_closed_tenant_does_not_leave_a_coroutine(recwarn: pytest.WarningsRecorder) -> None:
+    with threadkeep.open("memory://") as keep:
+        one = keep.tenant("one")
+        one.close()
+        with pytest.raises(errors.Closed):
+            one.checkpointer.get_tuple(config("t"))
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 async def test_closing_a_keep_closes_those_of_its_tenants(url: str, call: Caller) -> None:
     keep = threadkeep.open(url)
     one = keep.tenant("one", quota_bytes=10_000)
@@ -385,6 +397,24 @@ def test_a_tenant_of_a_plain_keep_may_have_keys_of_its_own(lasting_url: str) -> 
             )
         assert values_of(keep.tenant("one", keys=threadkeep.Keys(KEY, primary="k1")).checkpointer) == {"a": 1}
         assert values_of(keep.checkpointer) == {"a": "plain"}
+
+
+def test_a_new_tenant_hides_ids_if_its_keep_does(tmp_path: Path) -> None:
+    path = tmp_path / "keep.db"
+    keys, own = (threadkeep.Keys({id: id.encode() * 16}, primary=id) for id in ("k1", "k2"))
+    with threadkeep.open(f"sqlite:///{path}", keys=keys, hide_ids=True) as keep:
+        _put_secrets(keep.tenant("acme", keys=own))
+        _put_secrets(keep)
+    with threadkeep.open(f"sqlite:///{path}", keys=keys) as keep:  # it is as was decided
+        _put_secrets(keep.tenant("globex"))
+        _put_secrets(keep.tenant("initech", keys=own))
+    assert b"secret-" not in path.read_bytes()
+
+
+def _put_secrets(keep: threadkeep.Keep) -> None:
+    Chain(keep.checkpointer, "secret-thread").put({"a": 1})
+    keep.store.put(("secret-namespace",), "secret-key", {"a": 1})
+    assert [info.id for info in keep.threads()] == ["secret-thread"]
 
 
 def test_an_encrypted_tenant_is_dropped_without_its_keys(lasting_url: str) -> None:

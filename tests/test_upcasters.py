@@ -248,6 +248,23 @@ def test_an_upcaster_is_a_class_a_name_or_a_function(old: Any, upcaster: Any, ex
 
 
 @pytest.mark.parametrize(
+    ("upcasters", "expected"),
+    [
+        ({"gone_module.Old": "gone_module.Mid", "gone_module.Mid": New}, New(1)),
+        ({"gone_module.Old": "gone_module.Mid", "gone_module.Mid": lambda fields: New(fields["n"] + 1)}, New(2)),
+        ({"gone_module.Old": New, New: lambda fields: New(fields["n"] + 1)}, New(2)),
+        ({"gone_module.Old": New, New: New}, New(1)),
+        ({"gone_module.Old": New, New: "gone_module.Old"}, New(1)),
+    ],
+)
+def test_a_class_that_was_changed_again_becomes_the_last_one(upcasters: Any, expected: Any) -> None:
+    keep, at = stored(old_class("n")(1), upcasters=upcasters)
+    with keep:
+        assert read(keep, at) == expected
+        assert [each.status for each in keep.types().types] == ["upcast"]
+
+
+@pytest.mark.parametrize(
     ("code", "data", "expected"),
     [(0, ["hearts"], "hearts"), (1, [[1, 2]], [1, 2]), (2, [{"a": 1}], {"a": 1}), (5, [{"a": 1}, "m"], {"a": 1})],
 )

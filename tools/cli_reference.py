@@ -9,19 +9,23 @@ import typer
 
 from threadkeep.cli import app as cli
 
-COMMON = ("--url", "--tenant", "--json", "--timeout")
+COMMON = ("--url", "--tenant", "--json", "--keys", "--timeout", "--no-pager")
+EXAMPLE = "Example: "
+"""How the epilog of each command begins."""
 HEAD = """# The command `threadkeep`
 
-The verbs of a [Keep](api.md) for the terminal. `python -m threadkeep` is the same program. This page is generated from the `--help` texts (`make generate`).
+The verbs of a [Keep](api.md) for the terminal; [how to use it](../howto/command-line.md). `python -m threadkeep` is the same program. This page is generated from the `--help` texts (`make generate`).
 
-Options of every command:
+Options of every command. They may stand before the command too:
 
 | | |
 |---|---|
-| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Default: the environment variable `THREADKEEP_URL` |
+| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Default: the environment variable `THREADKEEP_URL`, otherwise a [settings file](../howto/command-line.md#name-the-storage) |
 | `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
 | `--json` | print the complete result as JSON instead of text |
-| `--timeout SECONDS` | how long to wait for a storage that is unreachable, locked or does not answer. Default: 30. May also stand before the command |
+| `--keys FILE` | file with the keys of an encrypted storage. Default: the environment variable `THREADKEEP_KEYS`; `none` ignores that |
+| `--timeout SECONDS` | how long to wait for a storage that is unreachable, locked or does not answer. Default: 30 |
+| `--no-pager` | print long output at once, not page by page in `PAGER` |
 | `-h`, `--help` | the command's options |
 
 - A `CHECKPOINT` is an id, the first or last characters of an id if only one matches, or `latest`. `~N` after it means its Nth ancestor: `latest~2`.
@@ -60,6 +64,8 @@ def section(name: str, command: Any) -> str:
     options = [p for p in command.params if p.param_type_name == "option" and p.opts[0] not in (*COMMON, "--help")]
     lines = [f"## `{name}`", "", f"`threadkeep {' '.join([name, *map(usage, arguments)])} [OPTIONS]`", ""]
     lines += [*paragraphs(command.help or ""), ""]
+    if command.epilog:
+        lines += [f"Example: `{command.epilog.removeprefix(EXAMPLE)}`", ""]
     rows = [(f"`{usage(argument)}`", argument.help or "") for argument in arguments]
     rows += [(option_names(option), option.help or "") for option in options]
     if rows:

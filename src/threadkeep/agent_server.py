@@ -18,10 +18,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -212,8 +214,8 @@ def _keys(environment: _Environment) -> Keys | None:
 def _serde(block: dict[str, Any]) -> KeepSerializer | None:
     """Return the serializer of a checkpointer's block; None for the default one.
 
-    `allowed_msgpack_modules` means what it means to LangGraph: a list, or null, is all that is allowed beside the safe
-    types. True is the default: data classes that are imported.
+    `allowed_msgpack_modules` means what it means to LangGraph: a list, null or false is all that is allowed beside the
+    safe types. True is the default: data classes that are imported.
     """
     serde = block.get("serde")
     if not serde:
@@ -221,11 +223,18 @@ def _serde(block: dict[str, Any]) -> KeepSerializer | None:
     allowed, json_modules = serde.get("allowed_msgpack_modules", True), serde.get("allowed_json_modules")
     default = KeepSerializer()
     return KeepSerializer(
-        allowed_types=() if allowed in (True, None) else [(".".join(path), name) for *path, name in allowed],
+        allowed_types=map(_dotted, allowed) if isinstance(allowed, list) else (),
         pickle_fallback=serde.get("pickle_fallback", False),
         strict=default.strict if allowed is True else True,
-        allowed_json_modules=json_modules if json_modules in (True, None) else map(tuple, json_modules),
+        allowed_json_modules=[tuple(_dotted(each).split(".")) for each in json_modules]
+        if isinstance(json_modules, list)
+        else (json_modules or None),
     )
+
+
+def _dotted(name: Any) -> str:
+    """Return the name of a class, of which a block may list the parts."""
+    return name if isinstance(name, str) else ".".join(name)
 
 
 def _index(index: Any) -> Any:
@@ -234,12 +243,18 @@ def _index(index: Any) -> Any:
     if not isinstance(embed, str) or ".py:" not in embed:
         return index
     path, _, name = embed.rpartition(":")
-    spec = spec_from_file_location(Path(path).stem, path)
+    found = getattr(_module(path), name, None) if Path(path).is_file() else None
+    if found is None:
+        raise ValueError(f"the index of the store names {embed}, which does not exist")
+    return {**index, "embed": found}
+
+
+def _module(path: str) -> ModuleType:
+    """Execute a file as a module, which is known by a name of its own: its data classes look it up."""
+    spec = spec_from_file_location(path.replace("/", "__").removesuffix(".py"), path)
     assert spec is not None, path  # its suffix is that of a Python file
     assert spec.loader is not None
     module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        return {**index, "embed": getattr(module, name)}
-    except (FileNotFoundError, AttributeError) as error:
-        raise ValueError(f"the index of the store names {embed}, which does not exist") from error
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

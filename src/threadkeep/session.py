@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
@@ -572,6 +572,10 @@ def _stop(periodic: Periodic, timeout: float | None) -> Any:
 
 class _ClosedRunner:
     """Takes the place of the runner in the session of a tenant that was closed."""
+
+    def run(self, plan: Plan[Any]) -> NoReturn:
+        plan.close()  # a coroutine that is never awaited warns
+        raise Closed
 
     def __getattr__(self, name: str) -> Any:
         raise Closed

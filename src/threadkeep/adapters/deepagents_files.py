@@ -323,7 +323,8 @@ class _Tree:
         If many files are selected, these are the ones with the pattern's words, and those whose words are not all in
         the index. Only a word between two other characters counts: the others may be parts of longer words.
         """
-        wanted = tuple(dict.fromkeys(_WHOLE_WORD.findall(pattern.lower()))) if pattern.isascii() else ()
+        whole = " ".join(_WHOLE_WORD.findall(pattern.lower())) if pattern.isascii() else ""
+        wanted = tuple(dict.fromkeys(words(whole)))  # as long as those of the index
         prefix = self._directory(_CONTENTS, _names(path))
         loads: list[Callable[[], Plan[Iterable[MemoryRow]]]] = []
         keys = list(texts)

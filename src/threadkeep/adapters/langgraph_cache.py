@@ -19,6 +19,9 @@ from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemor
 from threadkeep.plan import Request
 from threadkeep.session import Session
 
+_MAX_SECONDS = 60 * 10**9
+"""Times that are later do not fit into 64 bits everywhere."""
+
 
 class KeepCache(BaseCache[Any]):
     """LangGraph's cache on a Keep. Get one from `Keep.cache`.
@@ -98,6 +101,8 @@ class KeepCache(BaseCache[Any]):
             value, ttl = pairs[full]
             if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float))):
                 raise TypeError(f"a ttl must be a number of seconds or None, not {type(ttl).__name__}")
+            if ttl is not None and not abs(ttl) < _MAX_SECONDS:
+                raise ValueError(f"a ttl must be less than {_MAX_SECONDS:,} seconds, not {ttl!r}")
             puts.append(cache.new_entry(place, *codec.dumps(value), ttl=ttl, now=now, compress=compress))
         return WriteMemories(cache.cache_tenant(self._session.tenant), tuple(puts), (), now)
 

@@ -1,7 +1,8 @@
 """The command `threadkeep`: the operator verbs of a Keep for the terminal.
 
-`app.py` runs the command and handles errors, `options.py` declares the options that several commands share, and
-`output.py` prints results. Every other file holds the commands of one subject. The package uses threadkeep as any
+`app.py` runs the command and handles errors, `groups.py` says in which group `--help` lists it, `options.py` declares
+the options that several commands share, `settings.py` finds the storage, and `output.py` prints results, in a terminal
+through `pager.py`. Every other file holds the commands of one subject. The package uses threadkeep as any
 other program does; apart from `threadkeep` itself it imports result types and helpers only. Exit codes:
 
     0   success

@@ -18,8 +18,11 @@ import typer
 from rich.console import Console
 
 import threadkeep
-from threadkeep.cli.options import KeysFile, Timeout
+from threadkeep.cli import pager, settings
+from threadkeep.cli.groups import CommandGroup
+from threadkeep.cli.options import Json, KeysFile, NoPager, Tenant, Timeout, Url
 from threadkeep.cli.output import escape
+from threadkeep.cli.settings import SQLITE, as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
@@ -40,12 +43,18 @@ _COMMANDS = {
 """The modules that hold commands, and their commands, in the order of --help. Only that of the command that is run is
 imported: all of them take longer than most commands."""
 _MODULES = {command: module for module, commands in _COMMANDS.items() for command in commands.split()}
-_SQLITE = "sqlite:///"
+_DEFAULT_TIMEOUT = 30.0
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException. Newer releases of Typer have their own copy of Click, so it cannot be imported."""
-_timeout: ContextVar[float] = ContextVar("timeout")
+_timeout: ContextVar[float] = ContextVar("timeout", default=_DEFAULT_TIMEOUT)
 _keys: ContextVar[str | None] = ContextVar("keys", default=None)
+_origin: ContextVar[tuple[str | None, str]] = ContextVar("origin", default=(None, ""))
+"""The URL that the command did not get as an option, and where it comes from."""
+_SECOND_STORAGES = {"backup": "file", "restore": "target", "convert": "target", "inspect": "storage"}
+"""Commands with a storage as an argument, and the argument that is given if --url is not used at all."""
+_SHARED_OPTIONS = {"--url": 2, "--tenant": 2, "--keys": 2, "--timeout": 2, "--json": 1, "--no-pager": 1}
+"""The options of all commands, which may stand before the command too, and the number of words each takes."""
 NEGATIVE, USAGE, STORAGE, INTERRUPTED = 1, 2, 3, 130
 """The exit codes; see the package's docstring."""
 
@@ -56,9 +65,9 @@ class InterruptedWork(Exception):
 
 app = typer.Typer(
     name="threadkeep",
+    cls=CommandGroup,
     help=_DESCRIPTION,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -82,29 +91,34 @@ def open_keep(
     `keys` is a file of keys, instead of that of --keys. An SQLite file, and threadkeep's tables in an existing one, are
     created only with `create`.
     """
-    url = as_url(url)
-    if url.startswith(_SQLITE):
-        _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
-    with threadkeep.open(
-        url,
-        tenant=tenant,
-        keys=_read_keys(keys or _keys.get()),
-        hide_ids=hide_ids,
-        read_only=read_only,
-        migrate=migrate,
-        retention=retention,
-        timeout=_timeout.get(),
-    ) as keep:
+    named, url = url, as_url(url)
+    with _url_origin_in_errors(named, Exception):
+        if url.startswith(SQLITE):
+            _check_file(url.removeprefix(SQLITE), needs_tables=not create and not read_only, create=create)
+        opened = threadkeep.open(
+            url,
+            tenant=tenant,
+            keys=read_keys(keys or _keys.get()),
+            hide_ids=hide_ids,
+            read_only=read_only,
+            migrate=migrate,
+            retention=retention,
+            timeout=_timeout.get(),
+        )
+    with opened as keep, _url_origin_in_errors(named, ThreadkeepError):
         yield keep
 
 
-def _read_keys(file: str | None) -> threadkeep.Keys | None:
-    """Return the keys of a file, or else those of THREADKEEP_KEYS. None if there are none, or if `file` is "none"."""
-    if file == "none":
-        return None
-    if file is not None:
-        return threadkeep.Keys.from_file(file)
-    return threadkeep.Keys.from_env("THREADKEEP_KEYS") if os.environ.get("THREADKEEP_KEYS") else None
+@contextmanager
+def _url_origin_in_errors(url: str | None, kind: type[Exception]) -> Iterator[None]:
+    """Add to errors where the URL comes from, unless it stands in the command."""
+    try:
+        yield
+    except kind as error:
+        found, origin = _origin.get()
+        if origin and url == found and not hasattr(error, "__notes__"):
+            error.add_note(f"the url is from {origin}")
+        raise
 
 
 def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
@@ -115,29 +129,22 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
         if not create:
             raise ValueError(f"file {path} not found")
         return
-    if needs_tables and is_foreign_file(_SQLITE + path):
+    if needs_tables and is_foreign_file(SQLITE + path):
         raise ValueError(f"{path} has no threadkeep tables; import and convert create them")
 
 
 def is_foreign_file(url: str) -> bool:
     """Return whether a URL names an SQLite file without tables of threadkeep."""
-    if not url.startswith(_SQLITE) or sqlite_file_is_missing(url):
+    if not url.startswith(SQLITE) or sqlite_file_is_missing(url):
         return False
     from threadkeep.transports.sqlite import is_foreign_database  # noqa: PLC0415 - imports the driver
 
-    return is_foreign_database(url.removeprefix(_SQLITE))
-
-
-def as_url(url: str | None) -> str:
-    """Return a URL unchanged, and the path of an SQLite file as a URL."""
-    if not url:
-        raise ValueError("no storage given: pass --url or set THREADKEEP_URL")
-    return url if "://" in url else _SQLITE + url
+    return is_foreign_database(url.removeprefix(SQLITE))
 
 
 def sqlite_file_is_missing(url: str) -> bool:
     """Return whether a URL names an SQLite file that does not exist yet."""
-    return url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists()
+    return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()
 
 
 def resolve_namespace(
@@ -145,17 +152,22 @@ def resolve_namespace(
 ) -> str:
     """Return the namespace that was given, or else the only one that has this checkpoint; the root if there is none.
 
-    So the short ids that `tree` prints can be used without --ns.
+    So the short ids that `tree` prints can be used without --ns. ValueError if several namespaces have one.
     """
     if checkpoint == "":
         raise ValueError("CHECKPOINT is empty: pass an id or latest, or leave it out")
     if ns is not None or checkpoint is None:
         return ns or ""
-    from threadkeep.engine.threads.thread_rows import matches_short_id  # noqa: PLC0415 - imports LangChain
+    from threadkeep.engine.threads.thread_rows import ambiguous, matches_short_id  # noqa: PLC0415 - imports LangChain
 
     short = checkpoint.partition("~")[0]
-    namespaces = {each.ns for each in keep.log(thread, kind=kind) if matches_short_id(short, each.id)}
-    return namespaces.pop() if len(namespaces) == 1 else ""
+    found = [(each.ns, each.id) for each in keep.log(thread, kind=kind) if matches_short_id(short, each.id)]
+    exact = {namespace for namespace, id in found if id == short}
+    namespaces = exact or {namespace for namespace, _ in found}
+    if len(namespaces) > 1:
+        names = [f"{id} in namespace {namespace!r}" if namespace else id for namespace, id in reversed(found)]
+        raise ValueError(f"{ambiguous(short, names, f'thread {thread!r}')}, or pass --ns")
+    return namespaces.pop() if namespaces else ""
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -189,9 +201,19 @@ def register(*names: str) -> None:
     app.registered_commands.sort(key=lambda command: place.get(getattr(command.callback, "__module__", ""), len(place)))
 
 
+def _shared_options_last(args: Sequence[str]) -> list[str]:
+    """Move the options of all commands that stand before the command behind it, where each command declares them."""
+    end = 0
+    while end < len(args) and (words := _SHARED_OPTIONS.get(args[end].partition("=")[0])) is not None:
+        end += 1 if "=" in args[end] else words
+    if args[end : end + 1] and args[end] in _MODULES:
+        return [args[end], *args[:end], *args[end + 1 :]]
+    return list(args)
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    args = sys.argv[1:] if args is None else args
+    args = _shared_options_last(sys.argv[1:] if args is None else args)
     register(*(_MODULES[command] for command in args[:1] if command in _MODULES))
     logging.getLogger("psycopg").addHandler(logging.NullHandler())  # the pool logs what the error says once more
     stderr = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -219,9 +241,9 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _error_text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    is_of_file = isinstance(error, OSError) and error.filename and error.strerror
+    text = f"{error.filename}: {error.strerror}" if is_of_file else str(error)  # type: ignore[attr-defined]
+    return text + "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
 
 
 def _exit_code(error: Exception) -> int:
@@ -237,19 +259,33 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
 
 
 def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --timeout and --keys to a command. All commands have them, and `open_keep` reads them."""
+    """Add the options --keys, --timeout and --no-pager to a command, and take what is not given from a settings file.
+
+    All commands have them, and `open_keep` reads them.
+    """
 
     @wraps(command)
-    def with_options(*args: Any, timeout: float | None, keys: str | None, **options: Any) -> Any:
-        if timeout is not None:
-            _timeout.set(timeout)
-        _keys.set(keys)
+    def with_options(
+        *args: Any, context: typer.Context, timeout: float | None, keys: str | None, no_pager: bool, **options: Any
+    ) -> Any:
+        pager.use(wanted=not no_pager)
+        found = _settings(context)
+        if found is not None:
+            options["url"] = found.url
+            if "tenant" in options and _source(context, "tenant") == "DEFAULT":
+                options["tenant"] = found.tenant or ""
+            timeout = found.timeout if timeout is None else timeout
+        _origin.set(_url_origin(context, found))
+        _timeout.set(_DEFAULT_TIMEOUT if timeout is None else timeout)
+        _keys.set(settings.keys_file(keys, found))
         return command(*args, **options)
 
     own = signature(command, eval_str=True)
     added = [
         Parameter("keys", Parameter.KEYWORD_ONLY, default=None, annotation=KeysFile),
         Parameter("timeout", Parameter.KEYWORD_ONLY, default=None, annotation=Timeout),
+        Parameter("no_pager", Parameter.KEYWORD_ONLY, default=False, annotation=NoPager),
+        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
     ]
     parameters = [*own.parameters.values(), *added]
     with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -257,13 +293,37 @@ def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-@app.callback(help=_DESCRIPTION)
+def _settings(context: typer.Context) -> settings.Settings | None:
+    """Return the settings of a file, if the command names its storage in no other way."""
+    has_storages = context.params.get(_SECOND_STORAGES.get(context.info_name or "", "")) is not None
+    if "url" not in context.params or context.params["url"] is not None or has_storages:
+        return None
+    return settings.find(Path.cwd())
+
+
+def _url_origin(context: typer.Context, found: settings.Settings | None) -> tuple[str | None, str]:
+    if found is not None:
+        return found.url, str(found.file)
+    return context.params.get("url"), "THREADKEEP_URL" if _source(context, "url") == "ENVIRONMENT" else ""
+
+
+def _source(context: typer.Context, option: str) -> str:
+    """Return where the value of an option comes from: COMMANDLINE, ENVIRONMENT or DEFAULT."""
+    source: Any = context.get_parameter_source(option)
+    return source.name if source is not None else "DEFAULT"
+
+
+@app.callback(help=_DESCRIPTION, epilog="Example: threadkeep threads --url agent.db")
 def _main_options(
     *,
+    url: Url = None,
+    tenant: Tenant = "",
+    keys: KeysFile = None,
     timeout: Timeout = None,
-    version: Annotated[  # noqa: ARG001 - its callback did it
+    json: Json = False,
+    no_pager: NoPager = False,
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Read the options of `threadkeep` itself."""
-    _timeout.set(30.0 if timeout is None else timeout)
+    """Declare the options of `threadkeep` itself, for its help."""

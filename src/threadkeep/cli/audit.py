@@ -14,30 +14,35 @@ from threadkeep import Activity, ActivityRow, Sizes, Stats, StoredType, StoredTy
 from threadkeep.cli.app import app, open_keep, resolve_namespace
 from threadkeep.cli.options import (
     TIME,
+    FullIds,
     Json,
     Kind,
     KindFilter,
     LatestCheckpoint,
+    Match,
+    Metadata,
     Namespace,
     OneThread,
     Prefix,
     Tenant,
     Thread,
     Url,
+    key_value,
 )
 from threadkeep.cli.output import (
     as_plain,
     damaged_lines,
     format_size,
     format_time,
+    id_names,
     plural,
     print_result,
     progress_bar,
     shorten,
     skipped_lines,
     table,
+    times_in_table,
 )
-from threadkeep.engine.history.show import short_ids
 
 _KIND_NAMES = {
     "state": "checkpoint values",
@@ -65,13 +70,14 @@ class _SizeTable(StrEnum):
     kind = "kind"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep trace trip latest~1 --values")
 def trace(
     thread: Thread,
     checkpoint: LatestCheckpoint = None,
     *,
     ns: Namespace = None,
     values: Annotated[bool, typer.Option("--values", help="Print the values too.")] = False,
+    full_ids: FullIds = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -82,7 +88,7 @@ def trace(
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         writes = keep.trace(thread, checkpoint, ns=ns, kind=kind, values=values)
     plain = [_as_dict(write, values=values) for write in writes]
-    print_result(plain, _trace_lines(writes, values=values), as_json=json)
+    print_result(plain, _trace_lines(writes, values=values, full_ids=full_ids), as_json=json)
 
 
 def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
@@ -90,29 +96,29 @@ def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
     return fields if values else {name: value for name, value in fields.items() if name != "value"}
 
 
-def _trace_lines(writes: list[TracedWrite], *, values: bool) -> Iterator[RenderableType]:
+def _trace_lines(writes: list[TracedWrite], *, values: bool, full_ids: bool) -> Iterator[RenderableType]:
     if not writes:
         yield Text("no writes on this checkpoint")
         return
-    days = {f"{write.time:%Y-%m-%d}" for write in writes}
-    if len(days) == 1:
-        yield Text(f"{days.pop()}, times in UTC\n")
-    short = short_ids(write.task for write in writes)
-    rows = [_trace_row(write, short[write.task], values=values, with_day=len(days) > 1) for write in writes]
+    day, times = times_in_table([write.time for write in writes])
+    if day is not None:
+        yield Text(f"{day}, times in UTC\n")
+    names = id_names((write.task for write in writes), full_ids=full_ids)
+    rows = [
+        _trace_row(write, time, names[write.task], values=values) for write, time in zip(writes, times, strict=True)
+    ]
     columns = ["time", "node", "task", "idx", "channel", "size", *(["value"] if values else [])]
     yield table(columns, rows, right=("idx", "size"), no_wrap=("time", "task", "idx", "size"))
 
 
-def _trace_row(write: TracedWrite, task: str, *, values: bool, with_day: bool) -> list[object]:
-    milliseconds = write.time.microsecond // 1000
-    time = format_time(write.time) if with_day else f"{write.time:%H:%M:%S}.{milliseconds:03}"
+def _trace_row(write: TracedWrite, time: str, task: str, *, values: bool) -> list[object]:
     row: list[object] = [time, write.node or "-", task, write.idx, write.channel, format_size(write.size)]
     if write.damaged is not None:
         row[4] = f"{write.channel} damaged".strip()
     return [*row, shorten(write.value, 40)] if values else row
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep activity --since 1d --by channel")
 def activity(
     *,
     since: Annotated[
@@ -131,6 +137,8 @@ def activity(
     by: Annotated[
         _ActivityGroup, typer.Option("--by", help="Group by node, by channel, or by both.")
     ] = _ActivityGroup.node,
+    metadata: Metadata = None,
+    match: Match = "latest",
     kind: KindFilter = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -138,7 +146,16 @@ def activity(
 ) -> None:
     """Count writes and bytes by node and channel over many threads."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
-        result = keep.activity(since=since, until=until, prefix=prefix, ns=ns, kind=kind, on_progress=on_progress)
+        result = keep.activity(
+            since=since,
+            until=until,
+            prefix=prefix,
+            ns=ns,
+            kind=kind,
+            metadata=dict(map(key_value, metadata or ())) or None,
+            match=match,
+            on_progress=on_progress,
+        )
     print_result(result, _activity_lines(result, by), as_json=json)
 
 
@@ -164,7 +181,7 @@ def _activity_row(row: ActivityRow, names: list[str]) -> list[object]:
     return [*group, row.writes, format_size(row.bytes), format_size(row.average)]
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep sizes --prefix chat- --limit 10")
 def sizes(
     thread: OneThread = None,
     *,
@@ -245,7 +262,7 @@ def _ratio(logical: int, stored: int) -> str:
     return f"{logical / stored:.1f}x" if stored else "-"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep stats --url agent.db")
 def stats(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Show totals of threads and memories, and the storage size."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
@@ -276,7 +293,7 @@ def _counts_text(counts: dict[str, int]) -> str:
     return f" ({text})" if text else ""
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep types --prefix chat-")
 def types(
     thread: OneThread = None,
     *,

@@ -10,16 +10,17 @@ import typer
 from rich.console import RenderableType
 
 import threadkeep
-from threadkeep.cli.app import NEGATIVE, app, as_url, interruption_message, open_keep, sqlite_file_is_missing
+from threadkeep.cli.app import NEGATIVE, app, interruption_message, open_keep, sqlite_file_is_missing
 from threadkeep.cli.options import DryRun, Json, Tenant, Url, Verify
 from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines
+from threadkeep.cli.settings import as_url
 from threadkeep.cli.transfer import result_lines, target_url
 from threadkeep.transfer.backup import is_sqlite_file
 
 _MOST_PROBLEMS = 20
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep backup agent.db backup.db")
 def backup(
     source: Annotated[str, typer.Argument(metavar="[URL]", help="Storage. Default: --url.")],
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="File to write. It must not exist.")] = None,
@@ -59,7 +60,7 @@ def _backup_lines(result: threadkeep.BackupResult) -> Iterator[RenderableType]:
     yield from skipped_lines(result.skipped)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep restore backup.db new.db")
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A backup, or a portable file.")],
     target: Annotated[
@@ -108,7 +109,7 @@ def _restored_lines(result: threadkeep.BackupResult) -> Iterator[RenderableType]
     yield from others
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep migrate --dry-run")
 def migrate(*, dry_run: DryRun = False, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Bring the tables of a storage to the version of this threadkeep. Back up first; there is no way back.
 

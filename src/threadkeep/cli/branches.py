@@ -26,6 +26,7 @@ from threadkeep.cli.options import (
     Salvage,
     Tenant,
     Thread,
+    ThreadIds,
     Url,
     Yes,
     key_value,
@@ -49,7 +50,7 @@ _MOST_ROWS = 200
 _CHECKPOINT_OR_RUN_HELP = f"{CHECKPOINT_HELP} In a CubeLoop thread also a run id."
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep copy trip trip-copy")
 def copy(
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Id of the copy.")],
@@ -80,9 +81,9 @@ def copy(
     return NEGATIVE if damage else 0
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep delete --prefix test- --dry-run")
 def delete(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.")] = None,
+    threads: ThreadIds = None,
     *,
     prefix: Prefix = "",
     metadata: Metadata = None,
@@ -205,7 +206,7 @@ def _matched_row(thread: MatchedThread) -> tuple[Any, ...]:
     return (thread.id, thread.kind, thread.checkpoints, format_size(thread.bytes), matching)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep rollback trip latest~1 --dry-run")
 def rollback(
     thread: Thread,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_OR_RUN_HELP)],
@@ -229,7 +230,7 @@ def rollback(
     print_result({**as_plain(branch), "dry_run": dry_run}, lines, as_json=json)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep fork trip latest~2 --to trip-2")
 def fork(
     thread: Thread,
     checkpoint: Annotated[

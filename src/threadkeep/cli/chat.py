@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.cli.output import STATUS_STYLES, as_json_text, escape, format_time, one_line, shorten
+from threadkeep.cli.output import STATUS_STYLES, Hanging, as_json_text, escape, format_time, one_line, plural, shorten
 from threadkeep.engine.history import conversation
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.conversation import is_chat
@@ -22,27 +23,47 @@ _ROLE_STYLES = {
     "tool_result": "yellow",
     "system": "magenta",
 }
+_INDENT = Text("  ")
 _WIDTH = 400
 """The longest value that is printed; longer ones are cut."""
 _STOPS = {"interrupted": "interrupt", "error": "error"}
 """The word for a question or an error that stopped a task."""
 
 
-def heading(checkpoint: CheckpointInfo, status: str | None = None, next: Sequence[str] = ()) -> Text:
+def heading(checkpoint: CheckpointInfo) -> Text:
     """Return the line that names a checkpoint."""
-    text = Text()
-    text.append(one_line(checkpoint.thread), "bold")
-    text.append(f"  {one_line(checkpoint.id)}", "yellow")
+    text = Text().append(one_line(checkpoint.thread), "bold").append("  ")
+    return text.append_text(_checkpoint_text(checkpoint))
+
+
+def view_heading(view: CheckpointView, *, is_latest: bool = False) -> Text:
+    """Return the two lines above what a checkpoint holds: its thread and what it waits for, then the checkpoint."""
+    text = Text().append(one_line(view.checkpoint.thread), "bold")
+    text.append(f"  {view.status}", STATUS_STYLES.get(view.status, ""))
+    if view.next:
+        text.append(f"  next: {one_line(', '.join(view.next))}")
+    text.append_text(marks(view.checkpoint, is_latest=is_latest))
+    return text.append("\n").append_text(_checkpoint_text(view.checkpoint))
+
+
+def _checkpoint_text(checkpoint: CheckpointInfo) -> Text:
+    text = Text(one_line(checkpoint.id), "yellow")
     step = f"step {checkpoint.step}" if checkpoint.step is not None else ""
     for part in (one_line(checkpoint.ns), step, one_line(checkpoint.source or "")):
-        text.append(f"  {part}" if part else "")
-    text.append(f"  {format_time(checkpoint.time)}", "dim")
-    if status is not None:
-        text.append(f"  {status}", STATUS_STYLES.get(status, ""))
-    if next:
-        text.append(f"  next: {one_line(', '.join(next))}")
+        text.append(f"  {part}" if part else "", "default")
+    text.append(f"  {format_time(checkpoint.time)}", "default dim")
     if checkpoint.damaged is not None:
         text.append(f"\n  damaged: {one_line(checkpoint.damaged)}", "red")
+    return text
+
+
+def marks(checkpoint: CheckpointInfo, *, is_latest: bool) -> Text:
+    """Return what is special about a checkpoint: it is the latest, it has a tag."""
+    text = Text()
+    if is_latest:
+        text.append("  latest", "bold green")
+    if checkpoint.tag is not None:
+        text.append(f"  tag: {one_line(checkpoint.tag)}", "bold yellow")
     return text
 
 
@@ -52,21 +73,23 @@ def damaged_channel_lines(damaged: Mapping[str, str]) -> Iterator[Text]:
         yield Text(one_line(name), "bold").append(f": damaged: {one_line(reason)}", "not bold red")
 
 
-def checkpoint_lines(view: CheckpointView) -> Iterator[Text]:
-    """Render a checkpoint: its heading, chats, other channels, interrupts and errors."""
-    yield heading(view.checkpoint, view.status, view.next)
+def checkpoint_lines(
+    view: CheckpointView, *, last: int | None = None, is_latest: bool = False
+) -> Iterator[RenderableType]:
+    """Render a checkpoint: its heading, the last messages of its chats, other channels, interrupts and errors."""
+    yield Hanging(Text(), view_heading(view, is_latest=is_latest), _INDENT)
     others = {}
     for name, value in view.state.items():
         if is_chat(value):
-            yield from _chat_lines(name, value)
+            yield from _chat_lines(name, value, last)
         else:
             others[name] = value
     if others:
         yield Text()
     for name, value in others.items():
-        yield _channel_line(name, value)
+        yield Hanging(Text(), _channel_line(name, value), _INDENT)
     yield from damaged_channel_lines(view.damaged)
-    yield from _special_write_lines(view)
+    yield from (Hanging(Text(), line, _INDENT) for line in _special_write_lines(view))
     if view.delta:
         names = one_line(", ".join(view.delta))
         yield Text(f"rebuilt from writes: {names} (lists concatenated, messages merged by id)", "dim")
@@ -79,12 +102,20 @@ def value_line(value: Any, width: int) -> str:
     return shorten(as_json_text(value), width)
 
 
-def _chat_lines(name: str, messages: list[Any]) -> Iterator[Text]:
+def _chat_lines(name: str, messages: list[Any], last: int | None) -> Iterator[RenderableType]:
+    """Render a chat, each message with its index: `blame` takes the same."""
     yield Text()
     if name != "messages":
         yield Text(one_line(name), "bold")
-    for message in messages:
-        yield from message_lines(message)
+    start = 0 if last is None else max(len(messages) - last, 0)
+    if start:
+        yield Text(f"… {plural(start, 'earlier message')}: --last {len(messages)} prints all", "dim")
+    width = len(f"[{len(messages) - 1}]")
+    for n in range(start, len(messages)):
+        prefix = Text(f"[{n}]".rjust(width) + " ", "dim")
+        for line in message_lines(messages[n]):
+            yield Hanging(prefix, line, Text(" " * (width + 3)))
+            prefix = Text(" " * (width + 1))
 
 
 def _channel_line(name: str, value: Any) -> Text:

@@ -14,7 +14,7 @@ from threadkeep.cli.output import one_line, plural, print_result, progress_bar
 from threadkeep.jobs.encryption import EncryptResult, RotateResult
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep encrypt --keys keys.txt --hide-ids")
 def encrypt(
     *,
     hide_ids: Annotated[
@@ -46,7 +46,7 @@ def _encrypt_lines(result: EncryptResult) -> Iterator[RenderableType]:
     yield from (one_line(each) for each in result.remains)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep rotate --keys keys.txt")
 def rotate(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
     """Replace the key of a tenant, and wrap all data keys with the new one.
 
@@ -68,14 +68,15 @@ def _rotate_lines(result: RotateResult) -> Iterator[RenderableType]:
     yield one_line(
         f"wrapped the keys of {threads} and {partitions} of memories anew; the master key is {result.primary}"
     )
+    yield from (one_line(each) for each in result.remains)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep reencrypt --keys keys.txt --no-wait")
 def reencrypt(
     *,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Start at once: no other process uses the storage.")
-    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for 70 seconds first, or start: no other process uses it.")
+    ] = True,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
@@ -90,6 +91,6 @@ def reencrypt(
         interruption_message("nobody can use the storage until the same command has ended"),
         progress_bar("encrypting anew", hidden=json) as on_progress,
     ):
-        result = keep.reencrypt(wait=not no_wait, on_progress=on_progress)
+        result = keep.reencrypt(wait=wait, on_progress=on_progress)
     print_result(result, _encrypt_lines(result), as_json=json)
     return 0

@@ -12,7 +12,20 @@ from rich.console import RenderableType
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.branches import matched_threads_table
 from threadkeep.cli.memories import format_namespace, parse_namespace
-from threadkeep.cli.options import DryRun, Force, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, Yes, key_value
+from threadkeep.cli.options import (
+    DryRun,
+    Force,
+    Json,
+    KindFilter,
+    Match,
+    Metadata,
+    Prefix,
+    Tenant,
+    ThreadIds,
+    Url,
+    Yes,
+    key_value,
+)
 from threadkeep.cli.output import (
     format_size,
     leased_lines,
@@ -26,9 +39,9 @@ from threadkeep.cli.output import (
 from threadkeep.jobs.erase import EraseReceipt
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep erase --metadata user=ann --namespace users/ann")
 def erase(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.")] = None,
+    threads: ThreadIds = None,
     *,
     prefix: Prefix = "",
     metadata: Metadata = None,

@@ -44,7 +44,7 @@ _CHECKED = {
 """What `verify` counts: the noun, and its plural, which is also the field of the result."""
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep verify --prefix chat-")
 def verify(
     thread: OneThread = None,
     *,
@@ -82,7 +82,7 @@ def _problem_row(problem: Problem) -> tuple[Any, ...]:
     return Text(problem.problem, style="red"), " ".join(where), problem.message
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep repair trip --dry-run")
 def repair(
     thread: Thread,
     checkpoint: Annotated[
@@ -176,7 +176,7 @@ def _repair_lines(result: RepairResult, *, dry_run: bool) -> Iterator[Renderable
             yield from (Text(one_line(f"- {each}")) for each in texts)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep doctor --url agent.db")
 def doctor(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
     """Report storage settings and recommend changes. Exit code 1 if there is a problem."""
     with open_keep(url, tenant, read_only=True) as keep:
@@ -190,7 +190,7 @@ def _finding_row(finding: Finding) -> tuple[Any, ...]:
     return verdict, finding.name, finding.value, finding.advice
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep compact --url agent.db")
 def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Free unused items and return space to the system. Safe while agents run."""
     with open_keep(url, tenant) as keep, progress_bar("compacting", hidden=json) as on_progress:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import app, as_url, is_foreign_file, open_keep
-from threadkeep.cli.options import Tenant
+from threadkeep.cli.app import app, is_foreign_file, open_keep
+from threadkeep.cli.options import Tenant, Url
 from threadkeep.cli.output import one_line
+from threadkeep.cli.settings import as_url
 
 if TYPE_CHECKING:
     from threadkeep.inspector.foreign import ForeignStorage
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep inspect agent.db")
 def inspect(
-    url: Annotated[
+    storage: Annotated[
         str | None,
         typer.Argument(
             metavar="URL",
-            envvar="THREADKEEP_URL",
             show_default=False,
             help="Storage: a URL as for threadkeep.open, or the path of an SQLite file. Also a database of "
-            "SqliteSaver, PostgresSaver, their stores, or CubeLoop.",
+            "SqliteSaver, PostgresSaver, their stores, or CubeLoop. Default: --url.",
         ),
     ] = None,
     *,
@@ -54,6 +54,7 @@ def inspect(
         str | None, typer.Option("--redact", metavar="PATTERN", help="Hide what matches this regular expression.")
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    url: Url = None,
     tenant: Tenant = "",
 ) -> None:
     """Open a storage in the browser: threads, checkpoints, memories, sizes. Read-only unless --write is given."""
@@ -70,7 +71,7 @@ def inspect(
         from threadkeep.inspector.serve import listen  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(f'inspect needs {error.name}: pip install "threadkeep[inspect]"') from error
-    url = as_url(url)
+    url = as_url(storage or url)
     redaction = Redaction(redact)
     with _opened(url, tenant, write=write) as (keep, foreign):
         shown = Inspected(

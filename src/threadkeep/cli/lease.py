@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
-from threadkeep.cli.options import Json, Tenant, Url, Yes
+from threadkeep.cli.options import Json, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import one_line, print_result
 from threadkeep.jobs.leases import LeaseInfo
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep lease show trip")
 def lease(
     action: Annotated[str, typer.Argument(metavar="show|break", help="Show the lease, or take it away.")],
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")],
+    thread: Thread,
     *,
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="graph (LangGraph) or cube (CubeLoop).")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json as jsons
 import re
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.options import Json, Tenant, Url, key_value
-from threadkeep.cli.output import one_line, plural, print_result, shorten, table
+from threadkeep.cli.output import is_terminal, one_line, plural, print_ids, print_result, shorten, table
 
-_PAGE = 1000
+T = TypeVar("T")
+_PAGE, _SCREENFUL = 1000, 50
 _WIDTH = 200
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep memories users/ann --query food")
 def memories(
     namespace: Annotated[
         str | None,
@@ -40,21 +43,52 @@ def memories(
             help="Only memories whose value matches: KEY=VALUE, or a filter as JSON. May be repeated.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N rows.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=0, help="Print at most N rows. Default: 50 in a terminal, otherwise all."
+        ),
+    ] = None,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Skip the first N rows.")] = 0,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Print only namespaces; or namespace, tab and key, one on each line.")
+    ] = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
     """List the namespaces of memories, or the memories of one. Those of namespaces below it are included."""
     conditions = _parse_filters(filter or ())
+    if limit is None and is_terminal() and not (ids or json):
+        limit = _SCREENFUL
     with open_keep(url, tenant, read_only=True) as keep:
         if namespace is None and query is None and not conditions:
-            counts = _count_namespaces(keep, limit, offset)
-            print_result(counts, _namespace_lines(counts), as_json=json)
-            return
-        found = _search(keep, parse_namespace(namespace or ""), query, conditions, limit, offset)
-    print_result(found, _memory_lines(found), as_json=json)
+            found = _list_namespaces(keep, limit, offset, counted=not ids)
+            lines = _namespace_lines(found)
+        else:
+            found = _search(keep, parse_namespace(namespace or ""), query, conditions, limit, offset)
+            lines = _memory_lines(found)
+    if ids:
+        print_ids(map(_id, found), as_json=json)
+        return
+    more = [Text(f"next page: --offset {offset + limit}", "dim")] if limit and len(found) == limit else []
+    print_result(found, chain(lines, more), as_json=json)
+
+
+def _id(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the namespace of a row, and the key if it is a memory."""
+    return (format_namespace(row["namespace"]), *([row["key"]] if "key" in row else []))
+
+
+def _all_rows(read: Callable[[int, int], list[T]], limit: int | None, offset: int) -> list[T]:
+    """Return this number of rows, or all, page by page; `read` takes a limit and an offset."""
+    found: list[T] = []
+    while True:
+        size = _PAGE if limit is None else min(limit - len(found), _PAGE)
+        page = read(size, offset + len(found))
+        found += page
+        if len(page) < size or len(found) == limit:
+            return found
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:
@@ -99,10 +133,13 @@ def _search(
     prefix: tuple[str, ...],
     query: str | None,
     conditions: dict[str, Any],
-    limit: int,
+    limit: int | None,
     offset: int,
 ) -> list[dict[str, Any]]:
-    found = keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=limit, offset=offset)
+    def read(size: int, start: int) -> list[Any]:
+        return keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=size, offset=start)
+
+    found = _all_rows(read, limit, offset)
     return [_as_dict(memory) for memory in found if query is None or memory.score is not None]
 
 
@@ -117,19 +154,21 @@ def _as_dict(memory: Any) -> dict[str, Any]:
     return fields if memory.score is None else fields | {"score": memory.score}
 
 
-def _count_namespaces(keep: threadkeep.Keep, limit: int, offset: int) -> list[dict[str, Any]]:
-    namespaces = keep.store.list_namespaces(limit=limit, offset=offset)
-    return [{"namespace": list(each), "memories": _count(keep, tuple(each))} for each in namespaces]
+def _list_namespaces(keep: threadkeep.Keep, limit: int | None, offset: int, *, counted: bool) -> list[dict[str, Any]]:
+    def read(size: int, start: int) -> list[tuple[str, ...]]:
+        return keep.store.list_namespaces(limit=size, offset=start)
+
+    namespaces = _all_rows(read, limit, offset)
+    return [
+        {"namespace": list(each), **({"memories": _count(keep, tuple(each))} if counted else {})} for each in namespaces
+    ]
 
 
 def _count(keep: threadkeep.Keep, namespace: tuple[str, ...]) -> int:
-    count = offset = 0
-    while True:
-        page = keep.store.search_stored(namespace, limit=_PAGE, offset=offset)
-        count += sum(tuple(memory.namespace) == namespace for memory in page)
-        offset += _PAGE
-        if len(page) < _PAGE:
-            return count
+    def read(size: int, start: int) -> list[Any]:
+        return keep.store.search_stored(namespace, limit=size, offset=start)
+
+    return sum(tuple(memory.namespace) == namespace for memory in _all_rows(read, None, 0))
 
 
 def _namespace_lines(counts: list[dict[str, Any]]) -> Iterator[RenderableType]:

@@ -8,15 +8,24 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from threadkeep.cli.completion import complete_thread
+
 DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
 TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
 CHECKPOINT_HELP = "Checkpoint id, its first or last characters, or latest. Append ~N for its Nth ancestor."
 _KINDS = "graph (LangGraph) or cube (CubeLoop)"
 
-Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")]
-OneThread: TypeAlias = Annotated[str | None, typer.Argument(metavar="THREAD", help="Thread id. Default: all threads.")]
+Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=complete_thread)]
+OneThread: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="THREAD", help="Thread id. Default: all threads.", autocompletion=complete_thread),
+]
+ThreadIds: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=complete_thread)
+]
 Threads: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids. Default: all threads.")
+    list[str] | None,
+    typer.Argument(metavar="THREAD", help="Thread ids. Default: all threads.", autocompletion=complete_thread),
 ]
 Checkpoint: TypeAlias = Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT_HELP)]
 LatestCheckpoint: TypeAlias = Annotated[
@@ -106,6 +115,15 @@ Timeout: TypeAlias = Annotated[
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+NoPager: TypeAlias = Annotated[
+    bool, typer.Option("--no-pager", help="Print long output at once, not page by page in PAGER.")
+]
+Ids: TypeAlias = Annotated[
+    bool, typer.Option("--ids", help="Print only ids, one on each line; without --limit, all of them.")
+]
+FullIds: TypeAlias = Annotated[
+    bool, typer.Option("--full-ids", help="Do not shorten ids to the characters that make them unique.")
+]
 
 
 def key_value(text: str) -> tuple[str, Any]:

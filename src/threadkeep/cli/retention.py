@@ -72,7 +72,7 @@ class _PolicyOptions(NamedTuple):
         return bool(self.prefix or self.ns is not None or self.metadata or self.match != "any")
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep prune --keep-last 20 --keep-for 30d --dry-run")
 def prune(
     threads: Threads = None,
     *,
@@ -198,7 +198,7 @@ def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
     return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes), matching)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep sweep --config threadkeep.toml --every 60 --yes")
 def sweep(
     config: Config = None,
     *,
@@ -222,7 +222,7 @@ def sweep(
         while True:
             with progress_bar("sweeping", hidden=json) as on_progress:
                 result = keep.sweep(dry_run=dry_run, on_progress=on_progress)
-            print_result(result, _sweep_lines(result), as_json=json)
+            print_result(result, _sweep_lines(result), as_json=json, paged=every is None)
             if every is None:
                 return
             time.sleep(every * 60)
@@ -237,7 +237,7 @@ def _sweep_lines(result: SweepResult) -> Iterable[RenderableType]:
         yield "nothing to remove from threads (a dry run does not count expired memories)"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tag trip latest~3 before-refund")
 def tag(
     thread: Thread,
     checkpoint: Checkpoint,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from shlex import quote
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ from threadkeep.cli import chat, tree_drawing
 from threadkeep.cli.app import NEGATIVE, app, open_keep, resolve_namespace
 from threadkeep.cli.options import (
     CHECKPOINT_HELP,
+    FullIds,
+    Ids,
     Json,
     Kind,
     KindFilter,
@@ -30,42 +33,60 @@ from threadkeep.cli.options import (
 )
 from threadkeep.cli.output import (
     STATUS_STYLES,
+    Hanging,
     as_json_text,
+    console,
     escape,
     format_size,
     format_time,
+    id_names,
+    is_terminal,
     one_line,
+    print_ids,
     print_result,
     shorten,
     table,
+    times_in_table,
 )
 from threadkeep.engine.history.conversation import is_chat
-from threadkeep.engine.history.show import short_ids
 from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.log.plain import is_message
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.errors import Corrupt, Missing
 
+_PAGE, _LAST_MESSAGES = 50, 20
+"""What a terminal shows of threads and of a chat; the output says how to see the rest."""
+_MOST_IN_PAGE = 1000
+_NARROW = 100
+"""A terminal with fewer columns shows fewer columns of `threads`."""
+_INDENT = Text("    ")
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
 _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow"), "moved": (">", "cyan")}
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep threads --status interrupted --metadata user=ann")
 def threads(
     *,
-    search: Annotated[
-        str, typer.Option("--search", metavar="TEXT", help="Only threads whose id contains TEXT, in any case.")
+    contains: Annotated[
+        str, typer.Option("--contains", metavar="TEXT", help="Only threads whose id contains TEXT, in any case.")
     ] = "",
     prefix: Prefix = "",
-    sort: Annotated[str, typer.Option("--sort", metavar="ORDER", help="updated, created, bytes or id.")] = "updated",
+    order: Annotated[
+        str, typer.Option("--order", metavar="ORDER", help="Sort by updated, created, bytes or id.")
+    ] = "updated",
     status: Annotated[
         str | None, typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads.")
     ] = None,
     metadata: Metadata = None,
     match: Match = "latest",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N threads.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=0, help="Print at most N threads. Default: 50 in a terminal, otherwise all."
+        ),
+    ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="Print the page after this thread.")
     ] = None,
@@ -76,25 +97,45 @@ def threads(
         ),
     ] = None,
     kind: KindFilter = None,
+    ids: Ids = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
     """List threads."""
+    if limit is None and is_terminal() and not (ids or json):
+        limit = _PAGE
     with open_keep(url, tenant, read_only=True) as keep:
-        found = keep.threads(
-            limit=limit,
-            after=None if after is None else _thread(keep, after, after_kind or kind),
+        read = partial(
+            keep.threads,
             prefix=prefix,
             metadata=dict(map(key_value, metadata or ())),
             match=match,
             status=status,
-            order=sort,
+            order=order,
             kind=kind,
-            contains=search,
+            contains=contains,
         )
+        found = _all_threads(read, None if after is None else _thread(keep, after, after_kind or kind), limit)
         more = _next_page(keep, found[-1], kind) if found and len(found) == limit else ""
-    print_result(found, _thread_lines(found, more), as_json=json)
+    if ids:
+        print_ids(dict.fromkeys(each.id for each in found), as_json=json)
+    else:
+        print_result(found, _thread_lines(found, more, order), as_json=json)
+
+
+def _all_threads(
+    read: Callable[..., list[threadkeep.ThreadInfo]], after: threadkeep.ThreadInfo | None, limit: int | None
+) -> list[threadkeep.ThreadInfo]:
+    """Return this number of threads, or all, page by page."""
+    found: list[threadkeep.ThreadInfo] = []
+    while True:
+        size = _MOST_IN_PAGE if limit is None else min(limit - len(found), _MOST_IN_PAGE)
+        page = read(limit=size, after=after)
+        found += page
+        if len(page) < size or len(found) == limit:
+            return found
+        after = page[-1]
 
 
 def _thread(keep: threadkeep.Keep, id: str, kind: str | None) -> threadkeep.ThreadInfo:
@@ -111,32 +152,40 @@ def _next_page(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | N
     return options if kind is not None or len(kinds) < 2 else f"{options} --after-kind {last.kind}"
 
 
-def _thread_lines(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[RenderableType]:
+def _thread_lines(found: list[threadkeep.ThreadInfo], more: str, order: str) -> Iterator[RenderableType]:
     if not found:
         yield "no threads"
         return
-    columns = ("thread", "kind", "status", "checkpoints", "writes", "size", "updated", "step")
+    left_out = _left_out(found, order) if is_terminal() and console().width < _NARROW else []
+    names = [name for name in _THREAD_COLUMNS if name not in left_out]
+    rows = ([_THREAD_COLUMNS[name](info) for name in names] for info in found)
     right = ("checkpoints", "writes", "size", "step")
-    fixed = [name for name in columns if name not in ("thread", "updated")]  # these two break in a narrow terminal
-    yield table(columns, map(_thread_row, found), right=right, no_wrap=fixed)
+    yield table(names, rows, right=right, no_wrap=[name for name in names if name != "thread"])
+    if left_out:
+        yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
     if more:
         yield Text(f"next page: {one_line(more)}", "dim")
 
 
-def _thread_row(info: threadkeep.ThreadInfo) -> tuple[Any, ...]:
-    return (
-        shorten(one_line(info.id), _WIDTH),
-        info.kind,
-        Text(info.status, STATUS_STYLES.get(info.status, "")),
-        info.checkpoints,
-        info.writes,
-        format_size(info.bytes),
-        f"{info.updated:%Y-%m-%d %H:%M}",
-        info.step,
-    )
+def _left_out(found: list[threadkeep.ThreadInfo], order: str) -> list[str]:
+    """Return the columns that a narrow terminal does not show, so that a UUID fits on its line."""
+    kind = ["kind"] if len({info.kind for info in found}) == 1 else []
+    return [*kind, "writes", "updated" if order == "bytes" else "size", "step"]
 
 
-@app.command()
+_THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
+    "thread": lambda info: shorten(one_line(info.id), _WIDTH),
+    "kind": lambda info: info.kind,
+    "status": lambda info: Text(info.status, STATUS_STYLES.get(info.status, "")),
+    "checkpoints": lambda info: info.checkpoints,
+    "writes": lambda info: info.writes,
+    "size": lambda info: format_size(info.bytes),
+    "updated": lambda info: f"{info.updated:%Y-%m-%d %H:%M}",
+    "step": lambda info: info.step,
+}
+
+
+@app.command(epilog="Example: threadkeep show trip latest~2 --last 10")
 def show(
     thread: Thread,
     checkpoint: LatestCheckpoint = None,
@@ -144,18 +193,34 @@ def show(
     state: Annotated[bool, typer.Option("--state", help="Print the state as JSON.")] = False,
     channel: Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Print one channel as JSON.")] = None,
     writes: Annotated[bool, typer.Option("--writes", help="Print the writes stored on the checkpoint.")] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="N",
+            min=0,
+            help="Print the last N messages of each chat. Default: 20 in a terminal, otherwise all.",
+        ),
+    ] = None,
     ns: Namespace = None,
+    full_ids: FullIds = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Show a checkpoint: messages as a chat, then other channels."""
+    """Show a checkpoint: messages as a chat, then other channels.
+
+    The numbers of messages are those that `blame` takes.
+    """
     if sum((state, channel is not None, writes)) > 1:
         raise ValueError("pass only one of --state, --channel and --writes")
+    if last is not None and (json or state or writes or channel is not None):
+        raise ValueError("--last is for the chat: leave out --json, --state, --channel and --writes")
     with open_keep(url, tenant, read_only=True) as keep:
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         view = keep.show(thread, checkpoint, ns=ns, kind=kind)
+        newest = [] if json or checkpoint is None else keep.log(thread, ns=ns, limit=1, kind=kind)
     if channel is not None:
         print_result(_channel(view, channel), (), as_json=True)
     elif state:
@@ -163,9 +228,11 @@ def show(
         for line in (*([view.checkpoint.damaged] if view.checkpoint.damaged else ()), *view.damaged.values()):
             typer.echo(f"damaged: {escape(line)}", err=True)
     elif writes:
-        print_result(view.writes, _write_lines(view), as_json=json)
+        print_result(view.writes, _write_lines(view, full_ids=full_ids), as_json=json)
     else:
-        print_result(view, chat.checkpoint_lines(view), as_json=json)
+        last = _LAST_MESSAGES if last is None and is_terminal() else last
+        is_latest = checkpoint is None or view.checkpoint in newest
+        print_result(view, chat.checkpoint_lines(view, last=last, is_latest=is_latest), as_json=json)
 
 
 def _channel(view: threadkeep.CheckpointView, name: str) -> Any:
@@ -178,43 +245,52 @@ def _channel(view: threadkeep.CheckpointView, name: str) -> Any:
     return view.values[name]
 
 
-def _write_lines(view: threadkeep.CheckpointView) -> Iterator[RenderableType]:
-    yield chat.heading(view.checkpoint, view.status, view.next)
+def _write_lines(view: threadkeep.CheckpointView, *, full_ids: bool) -> Iterator[RenderableType]:
+    yield Hanging(Text(), chat.view_heading(view), Text("  "))
     if not view.writes:
         yield "no writes"
         return
-    short = short_ids(write.task for write in view.writes)
+    names = id_names((write.task for write in view.writes), full_ids=full_ids)
+    day, times = times_in_table([write.time for write in view.writes])
+    if day is not None:
+        yield Text(f"\n{day}, times in UTC\n", "dim")
     rows = (
         (
-            write.time,
+            time,
             write.node,
-            short[write.task],
+            names[write.task],
             write.idx,
             write.channel,
             chat.value_line(write.value, 120) if write.damaged is None else f"damaged: {write.damaged}",
         )
-        for write in view.writes
+        for write, time in zip(view.writes, times, strict=True)
     )
     columns = ("time", "node", "task", "idx", "channel", "value")
     yield table(columns, rows, right=("idx",), no_wrap=("task", "idx", "time"))
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tree trip --last 50")
 def tree(
     thread: Thread,
     *,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=0, help="Draw the last N checkpoints.", show_default="all")
+    ] = None,
+    full_ids: FullIds = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
     """Draw the checkpoints of a thread as a tree. Newest first, with a lane for each branch and subgraph."""
+    if last is not None and json:
+        raise ValueError("--last is for the drawing: leave out --json")
     with open_keep(url, tenant, read_only=True) as keep:
         found = keep.tree(thread, kind=kind)
-    print_result(found, tree_drawing.tree_lines(found), as_json=json)
+    print_result(found, tree_drawing.tree_lines(found, last=last, full_ids=full_ids), as_json=json)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep log trip --last 20")
 def log(
     thread: Thread,
     *,
@@ -222,9 +298,12 @@ def log(
         str | None, typer.Option("--ns", metavar="NAMESPACE", help="Only this namespace; '' is the root.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=0, help="Print at most N checkpoints.")
+        int | None,
+        typer.Option("--limit", "--last", metavar="N", min=0, help="Print the last N checkpoints.", show_default="all"),
     ] = None,
     metadata: Annotated[bool, typer.Option("--metadata", help="Print metadata too.")] = False,
+    ids: Ids = False,
+    full_ids: FullIds = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -233,22 +312,26 @@ def log(
     """List the checkpoints of a thread, newest first."""
     with open_keep(url, tenant, read_only=True) as keep:
         found = keep.log(thread, ns=ns, limit=limit, kind=kind)
-    print_result(found, _log_lines(found, metadata=metadata), as_json=json)
+    if ids:
+        print_ids((each.id for each in found), as_json=json)
+    else:
+        print_result(found, _log_lines(found, metadata=metadata, full_ids=full_ids), as_json=json)
 
 
-def _log_lines(found: list[threadkeep.CheckpointInfo], *, metadata: bool) -> Iterator[RenderableType]:
-    short = short_ids(each.id for each in found)
+def _log_lines(found: list[threadkeep.CheckpointInfo], *, metadata: bool, full_ids: bool) -> Iterator[RenderableType]:
+    names = id_names((each.id for each in found), full_ids=full_ids)
+    latest = tree_drawing.latest_of(found)
     for each in found:
         channels = [name for name in each.updated if not is_internal(name)]
-        updated = f"  {one_line(', '.join(channels))}" if channels else ""
-        yield tree_drawing.checkpoint_line(each, short).append(updated, "cyan")
+        updated = Text(f"  {one_line(', '.join(channels))}" if channels else "", "cyan")
+        yield tree_drawing.checkpoint_line(each, names, latest, more=updated)
         if metadata:
-            yield Text(f"  {shorten(each.metadata, _WIDTH)}", "dim")
+            yield Hanging(Text("  "), Text(shorten(each.metadata, _WIDTH), "dim"))
     if not found:
         yield "no checkpoints"
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep diff trip latest~2 latest")
 def diff(
     a: Annotated[
         str, typer.Argument(metavar="A", help="THREAD (its latest checkpoint), THREAD@CHECKPOINT, or a checkpoint id.")
@@ -288,13 +371,13 @@ def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind
 
 def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
     for sign, checkpoint in (("-", found.a), ("+", found.b)):
-        yield Text(f"{sign} ").append_text(chat.heading(checkpoint))
+        yield Hanging(Text(f"{sign} "), chat.heading(checkpoint))
     state = [channel for channel in found.channels if not channel.is_internal]
     internal = [f"{channel.channel} {channel.change}" for channel in found.channels if channel.is_internal]
     for channel in state:
         yield Text()
         yield Text(one_line(channel.channel), "bold").append(f"  {channel.change}", "not bold dim")
-        yield from map(_change_line, channel.changes)
+        yield from (Hanging(Text("  "), _change_text(change), _INDENT) for change in channel.changes)
     yield from chat.damaged_channel_lines(found.damaged)
     if not found.is_complete:
         yield "damaged in part: not everything could be compared"
@@ -304,9 +387,9 @@ def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
         yield Text(f"\nLangGraph's own channels: {one_line(', '.join(internal))}", "dim")
 
 
-def _change_line(change: threadkeep.ValueChange) -> Text:
+def _change_text(change: threadkeep.ValueChange) -> Text:
     sign, style = _SIGNS[change.change]
-    text = Text("  ").append(f"{sign} ", f"bold {style}").append(one_line(change.path), style)
+    text = Text().append(f"{sign} ", f"bold {style}").append(one_line(change.path), style)
     if change.was is not None:
         return text.append(f" was {one_line(change.was)}")
     if change.change == ADDED:
@@ -320,13 +403,13 @@ def _change_line(change: threadkeep.ValueChange) -> Text:
 
 def _value_text(value: Any) -> Text:
     if is_message(value):
-        return Text("\n    ").join(chat.message_lines(value))
+        return Text("\n").join(chat.message_lines(value))
     if is_chat(value):
-        return Text("\n    ").join([Text(), *(line for message in value for line in chat.message_lines(message))])
+        return Text("\n").join([Text(), *(line for message in value for line in chat.message_lines(message))])
     return Text(shorten(as_json_text(value), _WIDTH))
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep blame trip 'messages[-1].content'")
 def blame(
     thread: Thread,
     path: Annotated[
@@ -350,9 +433,10 @@ def blame(
 
 
 def _blame_lines(found: threadkeep.Blame) -> Iterator[RenderableType]:
-    yield Text().append(one_line(found.path), "bold").append(": ").append_text(_value_text(found.value))
+    text = Text().append(one_line(found.path), "bold").append(": ").append_text(_value_text(found.value))
+    yield Hanging(Text(), text, _INDENT)
     for name, value in _blame_facts(found):
-        yield Text(f"  {name:<12}", "dim").append(one_line(value), "not dim")
+        yield Hanging(Text(f"  {name:<12}", "dim"), Text(one_line(value)))
 
 
 def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:

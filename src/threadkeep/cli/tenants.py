@@ -10,16 +10,17 @@ from rich.console import RenderableType
 
 from threadkeep.cli.app import app, confirm, interruption_message, open_keep
 from threadkeep.cli.options import Json, Url, Yes
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, table
+from threadkeep.cli.output import format_size, one_line, plural, print_ids, print_result, progress_bar, table
 from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep tenants drop acme --yes")
 def tenants(
     action: Annotated[str | None, typer.Argument(metavar="[drop]", help="Drop a tenant. Default: list all.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The tenant to drop.")] = None,
     *,
     yes: Yes = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the names, one on each line.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> int:
@@ -32,8 +33,13 @@ def tenants(
     if action is None:
         with open_keep(url, "", read_only=True) as keep, progress_bar("measuring", hidden=json) as on_progress:
             found = keep.tenants(on_progress=on_progress)
-        print_result(found, _list_lines(found), as_json=json)
+        if ids:
+            print_ids((each.name for each in found), as_json=json)
+        else:
+            print_result(found, _list_lines(found), as_json=json)
         return 0
+    if ids:
+        raise ValueError("--ids is for the list: leave it out to drop a tenant")
     if not name:
         raise ValueError("which tenant? write: threadkeep tenants drop NAME")
     confirm(f"Drop tenant {name!r} with all its threads and memories?", yes=yes)

@@ -10,9 +10,10 @@ import typer
 from rich.console import RenderableType
 
 import threadkeep
-from threadkeep.cli.app import NEGATIVE, app, as_url, interruption_message, open_keep, sqlite_file_is_missing
+from threadkeep.cli.app import NEGATIVE, app, interruption_message, open_keep, sqlite_file_is_missing
 from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Salvage, TargetKeys, Tenant, Threads, Url, Verify
 from threadkeep.cli.output import damage_lines, format_size, one_line, plural, print_result, progress_bar
+from threadkeep.cli.settings import as_url
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS
@@ -25,7 +26,7 @@ _OUTCOMES = ("created", "unchanged", "updated", "merged", "conflicting")
 _COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "expired")
 
 
-@app.command("import")
+@app.command("import", epilog="Example: threadkeep import langgraph.db --url agent.db")
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL, optionally with ?schema=NAME.")
@@ -38,6 +39,14 @@ def import_(
     thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
     prefix: Prefix = "",
     verify: Verify = True,
+    memories: Annotated[
+        bool | None,
+        typer.Option(
+            "--memories/--no-memories",
+            help="Include the memories of a portable file, or not.",
+            show_default="only with all threads",
+        ),
+    ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Accept a portable file that is truncated.")] = False,
     dry_run: DryRun = False,
     url: Url = None,
@@ -59,12 +68,15 @@ def import_(
                 source,
                 thread_id=thread,
                 prefix=prefix,
+                memories=memories,
                 partial=partial,
                 verify=verify,
                 dry_run=dry_run,
                 on_progress=on_progress,
             )
         else:
+            if memories is not None:
+                raise ValueError("--memories and --no-memories are for portable files: leave them out")
             result = keep.import_from(
                 source,
                 kind=kind,
@@ -78,7 +90,7 @@ def import_(
     return 0 if result.is_equal else NEGATIVE
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep export trip --output trip.tk")
 def export(
     threads: Threads = None,
     *,
@@ -136,7 +148,7 @@ def _export_lines(result: threadkeep.ExportResult, output: str, *, redact: bool)
     yield from damage_lines(result.skipped, result.damage)
 
 
-@app.command()
+@app.command(epilog="Example: threadkeep convert agent.db postgresql://db.example/agents")
 def convert(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Source storage: a URL or an SQLite file.")],
     target: Annotated[

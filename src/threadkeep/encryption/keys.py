@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -53,7 +53,7 @@ class Keys:
         """
         source = f"the file {os.fspath(path)}"
         try:
-            lines = Path(path).read_text("utf-8").splitlines()
+            lines = Path(path).read_text("utf-8-sig").splitlines()  # some editors write a BOM
         except UnicodeDecodeError:  # which would show what is in the file
             lines = None
         if lines is None:
@@ -98,6 +98,10 @@ class Keys:
         """Name the keys, without showing them."""
         ids = [self.primary, *(id for id in self._ciphers if id != self.primary)]
         return f"Keys({', '.join(ids)})"
+
+    def given_beside_primary(self, ids: Iterable[str]) -> bool:
+        """Return whether one of these ids names a key that was given, and not the primary one."""
+        return any(id in self._ciphers and id != self.primary for id in ids)
 
     def wrap(self, key: bytes, context: bytes) -> tuple[str, bytes]:
         """Encrypt a key with the primary master key. Return the id of that, and the wrapped key."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
@@ -18,28 +20,38 @@ Execute = Callable[[Request[Any]], Any]
 _UNNOTICED_MS = 600_000
 """A process reads a tenant's row again once a minute before it writes. Until then it may wrap data keys by a key that
 `rotate` has replaced; this is ten times as long, because processes may stop and clocks differ."""
-_HAS_PLAIN_DATA = "the storage has data that is not encrypted: run `threadkeep encrypt` before it is used with keys"
 
 
-def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None, read_only: bool) -> TenantKey:  # noqa: FBT001
+def open_tenant(
+    execute: Execute,
+    keys: Keys,
+    tenant: str,
+    *,
+    hide_ids: bool | None,
+    hides_new: Callable[[], bool],
+    read_only: bool,
+) -> TenantKey:
     """Return the keys of a tenant. If nothing of it is stored, make them; their state is NEW if nothing may be stored.
+
+    Without `hide_ids`, `hides_new` says whether the ids of a new tenant are hidden.
 
     WrongKey if the master keys do not fit, or if the tenant has plain data: that must be encrypted first. Unavailable
     while `reencrypt` runs. ValueError if `hide_ids` is not what the tenant was made with.
     """
+    again = partial(open_tenant, execute, keys, tenant, hide_ids=hide_ids, hides_new=hides_new, read_only=read_only)
     row: TenantRow | None = execute(LoadTenant(tenant))
     if row is None or not row.sealed:
         if _has_data(execute, tenant):
             if execute(LoadTenant(tenant)) == row:
-                raise WrongKey(_HAS_PLAIN_DATA)
-            return open_tenant(execute, keys, tenant, hide_ids, read_only)  # another process was first
-        key = TenantKey.new(tenant, TenantState(NEW, bool(hide_ids)))
+                raise _has_plain_data(tenant)
+            return again()  # another process was first
+        key = TenantKey.new(tenant, TenantState(NEW, hides_new() if hide_ids is None else hide_ids))
         if read_only:
             return key
         try:
             row = store_tenant(execute, key, keys, row)
         except Conflict:  # another process was first
-            return open_tenant(execute, keys, tenant, hide_ids, read_only)
+            return again()
     else:
         key = TenantKey.from_row(row, keys)
     if key.state.state == REENCRYPTING:
@@ -55,7 +67,7 @@ def open_tenant(execute: Execute, keys: Keys, tenant: str, hide_ids: bool | None
     try:
         return _seal_new_tenant(execute, keys, row, key)
     except Conflict:  # another process was first
-        return open_tenant(execute, keys, tenant, hide_ids, read_only)
+        return again()
 
 
 def _seal_new_tenant(execute: Execute, keys: Keys, row: TenantRow, key: TenantKey) -> TenantKey:
@@ -68,7 +80,7 @@ def _seal_new_tenant(execute: Execute, keys: Keys, row: TenantRow, key: TenantKe
             execute(DeleteTenant(key.tenant, row.version))
         else:
             execute(StoreTenant(row._replace(version=nonce(), sealed=False, key=None), row.version))
-        raise WrongKey(_HAS_PLAIN_DATA)
+        raise _has_plain_data(key.tenant)
     key = key.with_state(SEALED)
     store_tenant(execute, key, keys, row)
     return key
@@ -87,6 +99,13 @@ def store_tenant(execute: Execute, key: TenantKey, keys: Keys, replaces: TenantR
 
 def _has_data(execute: Execute, tenant: str) -> bool:
     return bool(execute(ListThreads(tenant, "created", 1)) or execute(CountMemories(tenant, 0)))
+
+
+def _has_plain_data(tenant: str) -> WrongKey:
+    owner, option = (f"tenant {tenant!r}", f" --tenant {shlex.quote(tenant)}") if tenant else ("the storage", "")
+    return WrongKey(
+        f"{owner} has data that is not encrypted: run `threadkeep encrypt{option}` before it is used with keys"
+    )
 
 
 def start_encryption(execute: Execute, keys: Keys, tenant: str, *, hide_ids: bool) -> bool:

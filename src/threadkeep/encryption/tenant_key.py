@@ -131,6 +131,11 @@ class TenantKey:
         changed = self.state._replace(state=state)
         return TenantKey(self.tenant, self._keys, self._index_key, changed, self.before, self._replaced)
 
+    def with_hidden_ids(self) -> TenantKey:
+        """Return the same keys, for rows whose ids are hidden."""
+        own = self.tenant, self._keys, self._index_key, self.state._replace(hides_ids=True), self.before, self._replaced
+        return TenantKey(*own, is_newest=self._is_newest)
+
     def as_newest(self) -> TenantKey:
         """Return the same keys, for a request that found a data key which none of the keys before had wrapped."""
         own = self.tenant, self._keys, self._index_key, self.state, self.before, self._replaced

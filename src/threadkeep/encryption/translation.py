@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from threadkeep.encryption.memories import MemoryTranslation
@@ -23,6 +24,14 @@ class Translation:
         self.memories = MemoryTranslation(key, execute, compress=compress)
         self.reads: Mapping[type, Callable[[Any], Any]] = {**self.threads.reads, **self.memories.reads}
         self.writes: Mapping[type, Callable[[Any], Request[Any]]] = {**self.threads.writes, **self.memories.writes}
+
+    @cached_property
+    def of_cache(self) -> Translation:
+        """How requests about the tenant's cache are translated: the names of entries are always hidden.
+
+        They contain names of nodes. Nobody lists them in order, so it costs nothing.
+        """
+        return Translation(self.key.with_hidden_ids(), self._execute, compress=self._compress)
 
     def with_newest_keys(self) -> Translation:
         """Return a translation for which a data key is damaged if none of the tenant's keys has wrapped it.

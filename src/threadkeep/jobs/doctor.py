@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.tenants.requests import LoadTenant
+from threadkeep.errors import ThreadkeepError, WrongKey
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.session import Session
 from threadkeep.version import VERSION
@@ -34,9 +36,16 @@ class Finding:
 async def doctor(session: Session) -> list[Finding]:
     """Report the settings and the state of the storage, each with a verdict and, where needed, advice.
 
-    Nothing is changed. One request; the transport runs several queries for it.
+    Nothing is changed. Two requests; the transport runs several queries for the first. Keys are not needed, but it is a
+    problem if those of the Keep do not open the storage.
     """
     found = findings(await LoadStorageFacts(), tenant=session.tenant)
+    try:
+        await LoadTenant(session.tenant)  # before the first request about a tenant, its keys are unwrapped
+    except ThreadkeepError as error:
+        if isinstance(error, WrongKey) or session.keys is not None:
+            found.append(Finding("encryption", "not opened", PROBLEM, str(error)))
+        return found
     translation = session.transport.tenant(session.tenant).translation
     if translation is not None:
         found.append(_encryption(*translation.key.state))

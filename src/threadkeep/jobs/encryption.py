@@ -15,8 +15,9 @@ from threadkeep.drivers.retries import TryLater, repeat
 from threadkeep.engine.health.requests import CleanFiles, FilesState, ListStoredThreads
 from threadkeep.engine.identity import SEALING, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import DropThread
+from threadkeep.engine.tenants.requests import TenantRow
 from threadkeep.errors import Conflict
-from threadkeep.jobs.tenants import drop_cache
+from threadkeep.jobs.tenants import drop_cache, rows_of_others
 from threadkeep.plan import send
 from threadkeep.session import Session
 from threadkeep.work import Blocking, OnProgress, Progress, Work, change, with_progress
@@ -29,11 +30,16 @@ _PAGE = 256
 _NOTICE_SECONDS = 70
 """After this time, all processes have read a tenant's row again."""
 _TRIES = 50
+_NAMED = 20
+"""At most so many tenants are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncryptResult:
-    """What `encrypt` or `reencrypt` encrypted. `remains` says where plain data may be left, and how to remove it."""
+    """What `encrypt` or `reencrypt` encrypted. `remains` says where plain data may be left, and how to remove it.
+
+    After `encrypt` of the default tenant it also names tenants that are not encrypted.
+    """
 
     threads: int
     memories: int
@@ -42,11 +48,15 @@ class EncryptResult:
 
 @dataclass(frozen=True, slots=True)
 class RotateResult:
-    """How many data keys `rotate` wrapped anew: of threads, and of partitions of memories; and the master key."""
+    """How many data keys `rotate` wrapped anew: of threads, and of partitions of memories; and the master key.
+
+    After `rotate` of the default tenant, `remains` names tenants that still need another of the keys.
+    """
 
     threads: int
     partitions: int
     primary: str
+    remains: tuple[str, ...] = ()
 
 
 def encrypt(session: Session, *, on_progress: OnProgress | None = None) -> Work[EncryptResult]:
@@ -55,7 +65,8 @@ def encrypt(session: Session, *, on_progress: OnProgress | None = None) -> Work[
     From its start on, processes without these keys get WrongKey at every change. Each thread is encrypted in one
     commit, and processes with the keys can read and change it all the time. At the end SQLite's file is rewritten, so
     that no plain page is left; the result says what other storages may keep. If it is interrupted, call it again.
-    Nothing happens if everything is encrypted already. The cache is cleared. ValueError if the Keep has no keys.
+    Nothing happens if everything is encrypted already. The cache is cleared. Other tenants are not encrypted: `remains`
+    names those that are plain. ValueError if the Keep has no keys.
     """
     return with_progress(_encrypt(session), on_progress)
 
@@ -85,7 +96,24 @@ def _encrypt(session: Session) -> Work[EncryptResult]:
         yield _step(partial(transport.reopen, tenant))
     yield Progress(threads, threads, "the files")
     left: FilesState = yield from change(None, partial(send, CleanFiles()))
-    return EncryptResult(threads, memories, left.remains)
+    others = yield from _others(session, lambda row: row is None or not row.sealed)
+    plain = _named("not encrypted are", others, "threadkeep encrypt --tenant NAME")
+    return EncryptResult(threads, memories, left.remains + plain)
+
+
+def _others(session: Session, wanted: Callable[[TenantRow | None], bool]) -> Work[list[str]]:
+    """Return the tenants whose rows are as wanted; none if this is not the Keep of the default tenant."""
+    if session.tenant:
+        return []
+    return [name for name, row in (yield from rows_of_others(session)) if wanted(row)]
+
+
+def _named(what: str, tenants: list[str], command: str) -> tuple[str, ...]:
+    """Return a sentence about tenants, if there are any."""
+    if not tenants:
+        return ()
+    more = f" and {len(tenants) - _NAMED} more" if len(tenants) > _NAMED else ""
+    return (f"{what} tenants {', '.join(map(repr, tenants[:_NAMED]))}{more}: run `{command}` for each",)
 
 
 def _step(call: Callable[[], Any]) -> Blocking:
@@ -160,13 +188,15 @@ def rotate(session: Session, *, on_progress: OnProgress | None = None) -> Work[R
     Run it after a new master key was given as `primary` beside the old one; then the old one is no longer needed. Data
     is not encrypted anew: if a data key leaked, use `reencrypt`. The tenant's key before this one stays in the tenant's
     row until the next `rotate`, and keys that were replaced in the last ten minutes stay too, for processes that have
-    not noticed the new one. Two round trips for each thread.
+    not noticed the new one. Two round trips for each thread. Other tenants are not rotated: `remains` names those that
+    still need one of the keys before.
     """
     return with_progress(_rotate(session), on_progress)
 
 
 def _rotate(session: Session) -> Work[RotateResult]:
     from threadkeep.encryption import opening  # noqa: PLC0415 - imports cryptography
+    from threadkeep.encryption.tenant_key import TenantKey  # noqa: PLC0415 - the same
 
     transport, tenant, keys = session.transport, session.tenant, _keys_of(session)
     yield _step(partial(transport.opened, tenant))
@@ -183,7 +213,11 @@ def _rotate(session: Session) -> Work[RotateResult]:
     partitions = yield _step(translation.memories.rewrap_data_keys)
     yield _step(partial(_repeatedly, partial(opening.drop_old_tenant_keys, transport.execute, keys, tenant)))
     yield _step(partial(transport.reopen, tenant))
-    return RotateResult(threads, partitions, keys.primary)
+    others = yield from _others(
+        session, lambda row: row is not None and row.sealed and keys.given_beside_primary(TenantKey.master_ids(row))
+    )
+    left = _named("the keys before are still needed by", others, "threadkeep rotate --tenant NAME")
+    return RotateResult(threads, partitions, keys.primary, left)
 
 
 def reencrypt(session: Session, *, wait: bool = True, on_progress: OnProgress | None = None) -> Work[EncryptResult]:

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 from threadkeep.engine.threads.retention import Policy
 
 TABLE = "retention"
+COMMAND_KEYS = frozenset(("url", "tenant", "keys", "timeout"))
+"""What the same file may tell the command `threadkeep` about its storage."""
 Retention: TypeAlias = Policy | Iterable[Policy] | str | os.PathLike[str] | None
 """A policy, several policies, or the path of a file."""
 _KEYS = tuple(field.name for field in fields(Policy))
@@ -48,7 +50,7 @@ def read(path: Path) -> tuple[Policy, ...]:
         document = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    unknown = sorted(document.keys() - {TABLE})
+    unknown = sorted(document.keys() - {TABLE} - COMMAND_KEYS)
     if unknown:
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; expected [[{TABLE}]]")
     tables = document.get(TABLE, [])

@@ -82,6 +82,21 @@ def _tenants(session: Session) -> Work[list[TenantInfo]]:
     return found
 
 
+def rows_of_others(session: Session) -> Work[list[tuple[str, TenantRow | None]]]:
+    """Return the names and rows of all tenants but the default one. One or two round trips for each."""
+    ask = partial(_execute, session)
+    found: list[tuple[str, TenantRow | None]] = []
+    after: str | None = None
+    while page := (yield Blocking(partial(ask, ListTenants(_PAGE, after)))):
+        for name in page:
+            if name and not name.startswith(RESERVED_TENANTS):
+                row = yield Blocking(partial(ask, LoadTenant(name)))
+                if row is not None or (yield Blocking(partial(_exists, ask, name))):
+                    found.append((name, row))
+        after = page[-1]
+    return found
+
+
 def _measure(ask: Callable[[Request[Any]], Any], name: str) -> TenantInfo | None:
     """Measure a tenant. None if it has nothing: Valkey also lists tenants whose memories are gone."""
     row: TenantRow | None = ask(LoadTenant(name))

@@ -124,7 +124,8 @@ class TenantTransport:
     def open_tenant(self, name: str, keys: Keys | None, quota_bytes: float | None) -> None:
         """Add a tenant for `Keep.tenant`: with the keys given, or those that it has here, or those of this Keep."""
         own = next(iter(self._tenants.values()))
-        hide_ids = own.hide_ids if keys is None else None
+        # What is given without keys says nothing about tenants that have some.
+        hide_ids = own.hide_ids if keys is None or own.keys is not None else None
         if keys is None and name not in self._tenants:
             keys = own.keys
         self.add(Tenant(name, keys, hide_ids=hide_ids, wanted_quota=quota_bytes))
@@ -152,11 +153,15 @@ class TenantTransport:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def opened(self, name: str) -> Translation | None:
-        """Return how requests of a tenant are translated; None if it has no keys. At first use, check it."""
+        """Return how requests of a tenant, or of its cache, are translated; None if it has no keys.
+
+        At first use, check it.
+        """
         tenant = self.tenant(name)
         if not tenant.is_checked:  # without a lock: callers must not wait for each other's timeouts
             self._check(tenant)
-        return tenant.translation
+        translation = tenant.translation
+        return translation.of_cache if translation is not None and name.startswith(CACHE) else translation
 
     def tenant(self, name: str) -> Tenant:
         """Return a tenant. One that was not added has no keys."""
@@ -188,14 +193,14 @@ class TenantTransport:
         Its row is read again once a minute, so that a key which `rotate` replaced soon wraps no new data keys.
         """
         tenant = self.tenant(name)
-        return self._refreshed(tenant) if tenant.translation is not None else self.opened(name)
+        return self._refreshed(tenant, name) if tenant.translation is not None else self.opened(name)
 
-    def _refreshed(self, tenant: Tenant) -> Translation | None:
+    def _refreshed(self, tenant: Tenant, name: str) -> Translation | None:
         """Return how requests of an encrypted tenant are translated, after its row was read again if it is time."""
         if monotonic() <= tenant.refresh_at:
-            return self.opened(tenant.name)
+            return self.opened(name)
         tenant.refresh_at = monotonic() + _REFRESH_SECONDS
-        return self.reopen(tenant.name)
+        return self.reopen(name)
 
     def _check(self, tenant: Tenant) -> None:
         row: TenantRow | None
@@ -209,7 +214,14 @@ class TenantTransport:
             from threadkeep.encryption.tenant_key import NEW  # noqa: PLC0415 - the same
             from threadkeep.encryption.translation import Translation  # noqa: PLC0415 - the same
 
-            key = open_tenant(self.execute, tenant.keys, tenant.name, tenant.hide_ids, self.read_only)
+            key = open_tenant(
+                self.execute,
+                tenant.keys,
+                tenant.name,
+                hide_ids=tenant.hide_ids,
+                hides_new=lambda: self._hides_ids_of_others(tenant),
+                read_only=self.read_only,
+            )
             tenant.translation = Translation(key, self.execute, compress=self.compress)
             tenant.refresh_at = monotonic() + _REFRESH_SECONDS
             is_new = key.state.state == NEW  # read-only, and another process will make the keys
@@ -229,6 +241,20 @@ class TenantTransport:
                 for each in self._tenants.values()
             ):
                 self._step_aside()
+
+    def _hides_ids_of_others(self, tenant: Tenant) -> bool:
+        """Return whether the tenant that the storage was opened for hides its ids: a new one does as it does."""
+        from threadkeep.encryption.tenant_key import TenantKey  # noqa: PLC0415 - imports cryptography
+
+        own = next(iter(self._tenants.values()))
+        if own.translation is not None:
+            return own.translation.key.state.hides_ids
+        row = self._load_row(own.name) if own is not tenant and own.keys is not None else None
+        if row is None or not row.sealed or own.keys is None:
+            return False
+        with suppress(ThreadkeepError):  # if its keys do not open it, it raises that when it is used
+            return TenantKey.from_row(row, own.keys).state.hides_ids
+        return False
 
     def _store_quota(self, name: str, wanted: float | None, row: TenantRow | None) -> int | None:
         """Store the quota that was asked for, if any. Return the one that the tenant has then."""
@@ -270,15 +296,15 @@ class TenantTransport:
     def _read(self, request: Request[Any]) -> Any:
         name = _tenant_of(request)
         translation = self.opened(name) if name is not None else None
-        if translation is not None and translation.is_mixed:  # soon, plain rows are refused
-            translation = self._refreshed(self.tenant(translation.key.tenant))
+        if name is not None and translation is not None and translation.is_mixed:  # soon, plain rows are refused
+            translation = self._refreshed(self.tenant(name), name)
         translate = translation.reads.get(type(request)) if translation is not None else None
-        if translation is None or translate is None:
+        if name is None or translate is None:
             return self.inner.read(request)
         try:
             return translate(request)
         except WrongKey:
-            return self._reopened(translation.key.tenant).reads[type(request)](request)
+            return self._reopened(name).reads[type(request)](request)
 
     def _write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes. Those of encrypted tenants are sealed before, outside of any transaction."""
@@ -315,12 +341,12 @@ class TenantTransport:
         name = _tenant_of(request)
         translation = self._opened_to_write(name) if name is not None else None
         translate = translation.writes.get(type(request)) if translation is not None else None
-        if translation is None or translate is None:
+        if name is None or translate is None:
             return request
         try:
             return translate(request)
         except WrongKey:
-            return self._reopened(translation.key.tenant).writes[type(request)](request)
+            return self._reopened(name).writes[type(request)](request)
 
     def _try_commit(self, batch: Batch) -> bool:
         translation = self._opened_to_write(batch.thread.key.tenant)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from langgraph.checkpoint.serde.types import TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from threadkeep.engine.commit import fill_intact, read_consistently
 from threadkeep.engine.cube import plain_values
@@ -23,7 +23,6 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
-from threadkeep.engine.threads import status
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
@@ -31,6 +30,7 @@ from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.thread_rows import (
+    TAG,
     CheckpointKey,
     DamagedCheckpoint,
     DamagedWrites,
@@ -54,8 +54,10 @@ class CheckpointInfo:
 
     `nodes` ran from it and left `writes` writes on it. `updated` lists the channels that are stored differently than in
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
-    metadata. `status` is that of the thread if this were its newest checkpoint, as far as its row and the writes on it
-    tell: error, interrupted, pending or idle. It is None in CubeLoop threads, where only `show` knows it.
+    metadata.
+
+    `interrupted` and `failed` say that a node which ran from it asked a person, or raised an error; also if that was
+    answered or tried again later. Both are False in CubeLoop threads, which store no writes.
 
     `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
     is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
@@ -77,7 +79,14 @@ class CheckpointInfo:
     bytes: int
     forked_from: str | None
     damaged: str | None = None
-    status: str | None = None
+    interrupted: bool = False
+    failed: bool = False
+
+    @property
+    def tag(self) -> str | None:
+        """The tag of this checkpoint, which protects it from policies."""
+        name = self.metadata.get(TAG)
+        return name if isinstance(name, str) else None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -304,6 +313,7 @@ class ThreadReader:
         row, tasks = record.row, self.tasks(record)
         metadata = jsonable(metadata_of(self.rows.head, record))
         nodes = (self.node(record, task.row.path) for task in sorted(tasks, key=lambda task: task.row.path))
+        written = {entry.channel for task in tasks for entry in task.entries.values()}
         return CheckpointInfo(
             thread=self.key.id,
             kind=self.key.kind,
@@ -321,16 +331,9 @@ class ThreadReader:
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
             damaged="; ".join(self._damage((row.ns, row.id))) or None,
-            status=None if self.is_cube else self.stored_status(record),
+            interrupted=INTERRUPT in written,
+            failed=ERROR in written,
         )
-
-    def stored_status(self, record: CheckpointRecord) -> str:
-        """The status that the thread would have with this checkpoint of a graph as the newest, by what is stored."""
-        found = status.status_of_checkpoint(record)
-        for task in self.tasks(record):
-            channels = (entry.channel for entry in task.entries.values())
-            found = status.worse_status(found, status.status_of_writes(channels))
-        return found
 
     def _damage(self, key: CheckpointKey) -> Iterator[str]:
         """Yield what is wrong with the writes on an intact checkpoint: damaged rows, and rows that are missing."""

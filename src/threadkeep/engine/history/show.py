@@ -156,7 +156,10 @@ def _status(reader: ThreadReader, record: CheckpointRecord, next_nodes: tuple[st
             return channels.status_at(reader.rows.head, record)
         except Corrupt:
             return DAMAGED
-    return status.worse_status("pending" if next_nodes else "idle", reader.stored_status(record))
+    found = "pending" if next_nodes else status.status_of_checkpoint(record)
+    for task in reader.tasks(record):
+        found = status.worse_status(found, status.status_of_writes(entry.channel for entry in task.entries.values()))
+    return found
 
 
 def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack, unpack_plain
 from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
-from threadkeep.errors import Corrupt, reason
+from threadkeep.errors import Corrupt, WrongKey, reason
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
@@ -791,6 +791,12 @@ def checked_thread(row: ThreadRow, key: ThreadKey) -> ThreadRow:
     if (problem := thread_problem(row, key)) is not None:
         raise Corrupt(f"the row of thread {key.id!r} {problem}")
     return current_facts(row)
+
+
+def refuse_encrypted(row: ThreadRow) -> None:
+    """Raise WrongKey if a thread's row is encrypted: a Keep without keys may have been open since before that."""
+    if row.sealed is not None and row.status not in STATUSES:  # the row of an opened thread has a real status
+        raise WrongKey(f"thread {row.key.id!r} is encrypted: open the storage with keys=")
 
 
 def thread_problem(row: ThreadRow, key: ThreadKey) -> str | None:

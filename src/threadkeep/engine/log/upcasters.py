@@ -34,7 +34,19 @@ def as_upcasters(given: Mapping[Any, Upcaster] | None) -> dict[Name, Upcaster]:
             found[name] = new
         else:
             raise TypeError(f"the upcaster of {'.'.join(name)} must be a class, its name or a function, not {new!r}")
-    return found
+    return {name: _last(found, name) for name in found}
+
+
+def _last(upcasters: Mapping[Name, Upcaster], name: Name) -> Upcaster:
+    """Return the upcaster of a name, or that of the class which it becomes if that has one, and so on."""
+    seen, last = {name}, upcasters[name]
+    while isinstance(last, (tuple, type)):
+        new: Any = type_name(last, "classes")
+        if new not in upcasters or new in seen:
+            return last if new != name else upcasters[name]  # two classes may have exchanged their names
+        seen.add(new)
+        last = upcasters[new]
+    return last
 
 
 def upcast(name: Name, upcaster: Upcaster, code: int, stored: Any) -> Any:

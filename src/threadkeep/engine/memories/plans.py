@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from threadkeep.engine.memories.checksums import damaged_memory
+from threadkeep.engine.memories.checksums import damaged_memory, memory_name
 from threadkeep.engine.memories.filters import (
     EVERYTHING,
     FilterNode,
@@ -44,7 +44,7 @@ from threadkeep.engine.memories.requests import (
 )
 from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import count_words, word_score, words
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Conflict, Corrupt, WrongKey
 
 _MAX_SLICE = 1000
 _CHECKED_FIRST = 100
@@ -174,10 +174,12 @@ def decode_memories(rows: Sequence[MemoryRow], filter: FilterNode = EVERYTHING) 
 
 
 def decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
-    """Return a memory with its decoded value; Corrupt if it cannot be decoded."""
+    """Return a memory with its decoded value; Corrupt if it cannot be decoded, WrongKey if it is encrypted."""
     try:
         return tuple.__new__(FoundMemory, (row, load(row[2]), score))
     except (ValueError, RecursionError) as error:
+        if row.value[:1] == '"':  # a value is an object, and an encrypted one a string
+            raise WrongKey(f"{memory_name(*row.memory_key)} is encrypted: open the storage with keys=") from error
         raise damaged_memory(row.memory_key, f"its value cannot be decoded: {error}") from error
 
 

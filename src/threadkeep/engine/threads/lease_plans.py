@@ -12,7 +12,7 @@ from typing import NamedTuple
 from threadkeep.engine.commit import new_row, next_revision, retry
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.lease import StoredLease, is_empty, is_held, pack_lease, unpack_lease
-from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.log.records import ThreadRow, refuse_encrypted
 from threadkeep.engine.requests import Batch, Commit, LoadItems, ReadClock, StorageClock
 from threadkeep.engine.threads.heads import Head, Heads
 
@@ -106,6 +106,8 @@ async def _change(
 ) -> FoundLease | bool | None:
     async def once(attempt: int) -> FoundLease | bool | None:
         before = (await LoadItems(key, ())).thread
+        if before is not None:
+            refuse_encrypted(before)  # without keys, the changed row could not be sealed
         changes, lease, reply = decide(before, await ReadClock(key))
         if changes:
             row = before or new_row(key, time, nonce + attempt)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.log.records import thread_problem, unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.records import refuse_encrypted, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
 from threadkeep.engine.threads import listing, metadata
 from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
@@ -54,8 +54,14 @@ async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: s
 
 
 def row_problem(listed: ListedThread) -> str | None:
-    """Return what is wrong with the row of a listed thread, as the rest of a sentence; None if nothing is."""
-    return listed.unreadable or thread_problem(listed.row, listed.row.key)
+    """Return what is wrong with the row of a listed thread, as the rest of a sentence; None if nothing is.
+
+    WrongKey if it is encrypted.
+    """
+    if listed.unreadable is not None:
+        return listed.unreadable
+    refuse_encrypted(listed.row)
+    return thread_problem(listed.row, listed.row.key)
 
 
 def check_row(listed: ListedThread) -> None:

@@ -33,6 +33,7 @@ FORKED_FROM = "forked_from"
 """The metadata key of a branch that a rollback or a fork made: the id of the checkpoint where it starts."""
 ANCESTOR_REF = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 """A reference to an ancestor: `~2` is the parent's parent."""
+_MOST_CANDIDATES = 5
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 
 
@@ -163,8 +164,16 @@ def match_id(ids: list[str], ref: str, where: str) -> str:
     if not named:
         raise Missing(f"checkpoint {ref!r} not found in {where}")
     if len(named) > 1:
-        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: give more of the id")
+        raise ValueError(ambiguous(ref, named, where))
     return named[0]
+
+
+def ambiguous(ref: str, candidates: Iterable[str], where: str) -> str:
+    """Return the message for a reference that several checkpoints match: it lists them, newest first."""
+    listed = list(candidates)[::-1]
+    more = f" and {len(listed) - _MOST_CANDIDATES} more" if len(listed) > _MOST_CANDIDATES else ""
+    some = ", ".join(listed[:_MOST_CANDIDATES])
+    return f"{len(listed)} checkpoints of {where} begin or end with {ref!r}: give more of the id of {some}{more}"
 
 
 def matches_short_id(ref: str, id: str) -> bool:

@@ -105,11 +105,13 @@ def _rows(tree: Tree, steps: Sequence[LaneStep], status: str) -> list[Row]:
 
 
 def _outcome(tree: Tree, info: CheckpointInfo) -> str:
-    """What became of a checkpoint: one that waited for its next step and has it is done."""
+    """What became of a checkpoint. One that has writes but no child is in the middle of its step."""
     if info.damaged is not None:
         return "damaged"
+    if info.failed or info.interrupted:
+        return "error" if info.failed else "interrupted"
     has_child = info.id in tree.children.get(info.ns, {})
-    return "idle" if info.status is None or (info.status == "pending" and has_child) else info.status
+    return "pending" if info.writes and not has_child else "idle"
 
 
 def _lanes(step: LaneStep) -> Lanes:
