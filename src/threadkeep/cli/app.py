@@ -26,8 +26,8 @@ from threadkeep.cli.settings import SQLITE, as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
-    "inspect": "inspect",
     "show": "threads show tree log diff blame",
+    "inspect": "inspect",
     "memories": "memories",
     "audit": "trace activity sizes stats types",
     "branches": "copy delete rollback fork",

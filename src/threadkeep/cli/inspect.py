@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,7 +87,8 @@ def inspect(
             typer.echo(one_line(f"{without_password(url)} ({mode}), until Ctrl-C: {server.link}"))
             if not no_browser:
                 webbrowser.open(server.link)
-            server.run()
+            with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+                server.run()
 
 
 @contextmanager
