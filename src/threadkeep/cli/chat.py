@@ -13,6 +13,7 @@ from threadkeep.engine.history import conversation
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.conversation import is_chat
 from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.log.plain import role_of
 
 _ROLE_STYLES = {
     "human": "green",
@@ -136,7 +137,7 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
 
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
-    role = conversation.role_of(message)
+    role = role_of(message)
     text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
     if name := conversation.name_of(message):
         text.append(f" {one_line(name)}", "dim")
@@ -144,7 +145,7 @@ def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
         text.append(" failed", STATUS_STYLES["error"])
     body = escape("\n".join(map(_block_text, conversation.content_blocks(message))))
     yield text.append(f": {body}" if body else ":")
-    for call in conversation.tool_calls(message):
+    for call in conversation.calls_of(message):
         yield Text(f"  calls {one_line(call.name)} {shorten(as_json_text(call.args), _WIDTH)}", "yellow")
 
 

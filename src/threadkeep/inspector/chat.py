@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.history import conversation
 from threadkeep.engine.history.conversation import ToolCall
-from threadkeep.engine.log.plain import message_id
+from threadkeep.engine.log.plain import message_id, role_of
 
 SLICE = 100
 """How many messages are shown at a time."""
@@ -65,7 +65,7 @@ def chat(channel: str, messages: list[Any], end: int | None = None) -> Chat:
     answered = {
         n
         for message in messages[start:end]
-        for call in conversation.tool_calls(message)
+        for call in conversation.calls_of(message)
         if call.id and (n := results.get(call.id)) is not None
     }
     shown = (_message(channel, messages, n, results) for n in range(start, end) if n not in answered)
@@ -79,9 +79,9 @@ def one_message(path: str, message: Mapping[str, Any]) -> Message:
 
 def _message(channel: str, messages: list[Any], n: int, results: Mapping[str, int]) -> Message:
     message = messages[n]
-    role = conversation.role_of(message)
+    role = role_of(message)
     calls = []
-    for call in conversation.tool_calls(message):
+    for call in conversation.calls_of(message):
         at = results.get(call.id or "")
         calls.append(Call(call, None if at is None or at <= n else _message(channel, messages, at, {})))
     return Message(

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import is_message, type_of
+from threadkeep.engine.log.plain import is_message, is_tool_call, tool_calls, type_of
 
-_CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
-"""Where a message names the tools that it calls: in a field of its own, or among the blocks of its content."""
 _SPECIAL_WRITES = {"__interrupt__": "interrupted", "__error__": "error"}
 """The writes of tasks that stopped, and the status that they give the thread."""
 
@@ -39,14 +37,6 @@ def is_chat(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
-def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message: its `role` or `type`, or what its class name says."""
-    for key in ("role", "type"):
-        if isinstance(message.get(key), str) and message[key]:
-            return str(message[key])
-    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
-
-
 def name_of(message: Mapping[str, Any]) -> str:
     """Return the name of the person, the agent or the tool that a message is from; empty if it has none."""
     return str(message.get("name") or message.get("tool_name") or "")
@@ -59,7 +49,9 @@ def has_failed(message: Mapping[str, Any]) -> bool:
 
 def content_blocks(message: Mapping[str, Any]) -> list[Any]:
     """Return the blocks of a message's content, without the calls of tools."""
-    return [block for block in _blocks(message) if not _is_call(block)]
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [] if content is None else [content]
+    return [block for block in blocks if not is_tool_call(block)]
 
 
 def block_text(block: Any) -> str | None:
@@ -70,10 +62,9 @@ def block_text(block: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def tool_calls(message: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     """Return the tools that a message calls."""
-    calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
-    return [_tool_call(call) for call in calls or filter(_is_call, _blocks(message))]
+    return list(map(_tool_call, tool_calls(message)))
 
 
 def stops(view: CheckpointView) -> list[Stop]:
@@ -87,15 +78,6 @@ def stops(view: CheckpointView) -> list[Stop]:
             value, id = (each.get("value", each), each.get("id")) if is_interrupt else (each, None)
             found.append(Stop(_SPECIAL_WRITES[write.channel], write.node or write.task, value, id))
     return found
-
-
-def _blocks(message: Mapping[str, Any]) -> list[Any]:
-    content = message.get("content")
-    return content if isinstance(content, list) else [] if content is None else [content]
-
-
-def _is_call(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") in _CALL_BLOCKS
 
 
 def _tool_call(call: Any) -> ToolCall:
