@@ -6,8 +6,8 @@ if the row does not match its checksum or is that of another thread (`records.ch
 and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
 instead.
 
-    read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
-             ScanCheckpoints, ListThreads, FindThreadsOfRuns, ReadClock
+    read     LoadCheckpoints, LoadSeveral, LoadItems, LoadSeveralItems, MeasureItems, LoadAncestors,
+             LoadThreadRows, ScanCheckpoints, ListThreads, FindThreadsOfRuns, ReadClock
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
     caller   CallersLease
@@ -117,6 +117,23 @@ class LoadItems(Request[LoadedRows]):
     ranges: tuple[ItemRange, ...]
     cached: CachedItems | None = None
     unchecked: bool = False
+
+
+class ItemsOf(NamedTuple):
+    """Names items of a thread, whose row was read before."""
+
+    thread: ThreadRow
+    ranges: tuple[ItemRange, ...]
+
+
+class LoadSeveralItems(Request[tuple[dict[ItemId, bytes], ...]]):
+    """Load items of several threads: one reply for each of `loads`, in order. The threads must differ.
+
+    Items that do not exist are missing from it. It is empty if the thread is not at the epoch of its row any more.
+    """
+
+    access: ClassVar[Access] = READ
+    loads: tuple[ItemsOf, ...]
 
 
 class ItemSizes(NamedTuple):

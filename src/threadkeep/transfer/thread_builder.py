@@ -33,8 +33,10 @@ def hidden(key: ThreadKey) -> ThreadKey:
 
 
 def is_unfinished(loaded: LoadedRows) -> bool:
-    """Whether the thread has no rows: nobody finished building it."""
-    return loaded.thread is not None and not any(found.row or found.writes for found in loaded.checkpoints)
+    """Whether the thread has no rows and was not described: nobody finished building it."""
+    thread = loaded.thread
+    has_rows = any(found.row or found.writes for found in loaded.checkpoints)
+    return thread is not None and thread.description is None and not has_rows
 
 
 def is_untouched_copy(row: ThreadRow, created: int) -> bool:
