@@ -50,9 +50,9 @@ async def threads(
     threads are wanted, or only others: without it, both. These three read the rows of all threads. `metadata` is
     compared with the newest root checkpoint, and only thread rows are read; with `match="any"` it is compared with
     every checkpoint of a thread, hidden ones included. A damaged thread of which it is not known whether it matches is
-    left out, and a warning on the logger `threadkeep.damage` names it. One round trip; more if `metadata` is not indexed, and one for each thread with
-    `match="any"`. Titles of threads that were given none take up to three more for each 500 threads, unless `titles` is
-    False: then they are None.
+    left out, and a warning on the logger `threadkeep.damage` names it. One round trip; more if `metadata` is not
+    indexed, and one for each thread with `match="any"`. Titles of threads that were given none take up to three more
+    for each 500 threads, unless `titles` is False: then they are None.
     """
     metadata_filter = as_filter(metadata)
     query = catalogue.query(

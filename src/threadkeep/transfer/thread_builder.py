@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from threadkeep.engine.commit import commit_once, load_items
+from threadkeep.engine.commit import commit_once, load_items, next_revision
 from threadkeep.engine.identity import UNFINISHED, ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, ItemId, ItemRange
@@ -119,6 +119,14 @@ def replace_thread(heads: Heads, old: ThreadRow, new: ThreadRow, epoch: int) -> 
     thread = new._replace(key=old.key, epoch=epoch, rev=_mark(epoch), lease=old.lease)
     expect, replaces = (new.epoch, new.rev), (old.epoch, old.rev)
     yield from _send(heads, CopyThread(new.key, expect, thread, replaces=replaces))
+
+
+def describe_thread(heads: Heads, row: ThreadRow, description: str | None, nonce: int) -> Work[None]:
+    """Change what is said about the thread of this row. An untouched copy stays one. Conflict if the row changed."""
+    is_copy = row.rev == _mark(row.epoch)
+    epoch, rev = (nonce, _mark(nonce)) if is_copy else (row.epoch, next_revision(row, nonce))
+    changed = row._replace(epoch=epoch, rev=rev, description=description, bytes=0)
+    yield from _send(heads, Commit(Batch((row.epoch, row.rev), changed)))
 
 
 class ItemSlices:

@@ -1,8 +1,8 @@
 """Titles for threads that were given none: the text of the first human message, on one line.
 
 It is that of the newest root checkpoint, in its channel `messages`. Of each thread, the checkpoint's row is read and
-the first few items of the channel, for many threads at once. A thread has no title if its messages are in another channel,
-in a delta channel or encrypted by its own serializer, or if none of the first is a human one.
+the first few items of the channel, for many threads at once. A thread has no title if its messages are in another
+channel, in a delta channel or encrypted by its own serializer, or if none of the first is a human one.
 """
 
 from __future__ import annotations
