@@ -132,13 +132,6 @@ ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
 ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
 ALTER TABLE tk_threads ADD COLUMN checksum bigint;
 
--- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; descriptions of threads
-UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
-ALTER TABLE tk_threads ADD COLUMN sealed bytea;
-ALTER TABLE tk_threads ADD COLUMN description text;
-{view-of-threads-with-description}
-{tenant-tables}
-
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 

@@ -110,3 +110,10 @@ DROP VIEW tk_v_activity;
 DROP VIEW tk_v_writes;
 DROP VIEW tk_v_sizes;
 {views-of-writes}
+
+-- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; descriptions of threads
+UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
+ALTER TABLE tk_threads ADD COLUMN sealed bytea;
+ALTER TABLE tk_threads ADD COLUMN description text;
+{view-of-threads-with-description}
+{tenant-tables}

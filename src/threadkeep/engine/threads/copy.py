@@ -82,8 +82,7 @@ async def copy(
     copied = await commit(heads, target, read, decide, source=source)
     for outcome in await write(heads, target, copied.ops) if copied.ops else []:
         result(outcome)
-    if copied.description is not None:
-        await _describe_too(heads, target, copied.description, time, nonce)
+    await _describe_too(heads, target, copied.description, time, nonce)
     return copied.left_out
 
 
@@ -103,8 +102,10 @@ class _Copied(NamedTuple):
     description: str | None = None
 
 
-async def _describe_too(heads: Heads, target: ThreadKey, description: str, time: int, nonce: int) -> None:
+async def _describe_too(heads: Heads, target: ThreadKey, description: str | None, time: int, nonce: int) -> None:
     """Say about a thread that existed what is said about the source, unless something is said about it already."""
+    if description is None:
+        return
 
     async def decide(row: ThreadRow | None) -> tuple[dict[str, str] | None, None]:
         return {"description": description} if row is not None and row.description is None else None, None
