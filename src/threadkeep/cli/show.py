@@ -55,8 +55,18 @@ _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "ye
 def threads(
     *,
     search: Annotated[
-        str, typer.Option("--search", metavar="TEXT", help="Only threads whose id contains TEXT, in any case.")
+        str,
+        typer.Option(
+            "--search", metavar="TEXT", help="Only threads whose id, given title or labels contain TEXT, in any case."
+        ),
     ] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="LABEL", help="Only threads with this label. May be repeated."),
+    ] = None,
+    archived: Annotated[
+        bool | None, typer.Option("--archived/--not-archived", help="Only archived threads, or only others.")
+    ] = None,
     prefix: Prefix = "",
     sort: Annotated[str, typer.Option("--sort", metavar="ORDER", help="updated, created, bytes or id.")] = "updated",
     status: Annotated[
@@ -91,6 +101,8 @@ def threads(
             order=sort,
             kind=kind,
             contains=search,
+            labels=label,
+            archived=archived,
         )
         more = _next_page(keep, found[-1], kind) if found and len(found) == limit else ""
     print_result(found, _thread_lines(found, more), as_json=json)
@@ -114,9 +126,9 @@ def _thread_lines(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[Ren
     if not found:
         yield "no threads"
         return
-    columns = ("thread", "kind", "status", "checkpoints", "writes", "size", "updated", "step")
+    columns = ("thread", "kind", "status", "checkpoints", "writes", "size", "updated", "step", "title")
     right = ("checkpoints", "writes", "size", "step")
-    fixed = [name for name in columns if name not in ("thread", "updated")]  # these two break in a narrow terminal
+    fixed = [name for name in columns if name not in ("thread", "updated", "title")]  # these break in a narrow terminal
     yield table(columns, map(_thread_row, found), right=right, no_wrap=fixed)
     if more:
         yield Text(f"next page: {one_line(more)}", "dim")
@@ -132,7 +144,17 @@ def _thread_row(info: threadkeep.ThreadInfo) -> tuple[Any, ...]:
         format_size(info.bytes),
         f"{info.updated:%Y-%m-%d %H:%M}",
         info.step,
+        _title(info),
     )
+
+
+def _title(info: threadkeep.ThreadInfo) -> Text:
+    """Return the title of a thread, a derived one in quotes, with its labels."""
+    title = shorten(info.title or "", _WIDTH)
+    text = Text(title if info.titled or not title else f"“{title}”")
+    labels = ", ".join(map(one_line, info.labels))
+    text.append(f" [{labels}]" if labels else "", "cyan")
+    return text.append(" (archived)" if info.archived else "", "dim")
 
 
 @app.command()
