@@ -602,7 +602,10 @@ def test_a_thread_that_was_never_described_is_stored_as_before(url: str) -> None
 # --- the command
 
 
-def test_the_command_describes_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_describes_and_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     file = str(tmp_path / "a.db")
     with threadkeep.open(f"sqlite:///{file}") as keep:
         Chain(keep.checkpointer, "t").put({"messages": [HumanMessage("Where is my money?")]})
