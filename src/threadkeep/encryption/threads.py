@@ -371,6 +371,7 @@ class ThreadTranslation:
         return request._replace(
             status=tenant.hide(STATUS, status) if status is not None else None,
             tags=tuple(tenant.hide_bytes(TAG, tag) for tag in request.tags),
+            described=False,
         )
 
     def _every_listed(self, request: ListThreads) -> Iterator[ListedThread]:
@@ -378,7 +379,8 @@ class ThreadTranslation:
 
         With hidden ids, they start with all of the same value as `after`. Ordered by id, all threads are read.
         """
-        stored = request._replace(limit=_PAGE, status=None, tags=()) if self._is_mixed else self._hidden_list(request)
+        unfiltered = request._replace(limit=_PAGE, status=None, tags=(), described=False)
+        stored = unfiltered if self._is_mixed else self._hidden_list(request)
         if self._hides_ids:
             after, order = request.after, request.order
             stored = stored._replace(

@@ -245,7 +245,8 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
 
     `after` is (value of the order's column, kind, id) of the last thread of the page before. `tags` are a hint, as in
     ScanCheckpoints: on the labels of the newest root checkpoint, or with `any_checkpoint` on those of any checkpoint.
-    The cost depends on the page's length, not on how many checkpoints the threads have.
+    `described` is a hint too: only threads that have a description. The cost depends on the page's length, not on how
+    many checkpoints the threads have.
     """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
@@ -258,6 +259,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     status: str | None = None
     tags: tuple[bytes, ...] = ()
     any_checkpoint: bool = False
+    described: bool = False
 
 
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):

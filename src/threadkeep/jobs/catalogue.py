@@ -47,7 +47,7 @@ async def threads(
     `order` is `updated`, `created` or `bytes` (greatest first), or `id`. `after` is the last thread of the previous
     page: its ThreadInfo, or its id, which costs one more round trip. `prefix` is matched with the id; `contains` with
     the id, a given title and labels, in any case. `labels` must all be there; `archived` says whether only archived
-    threads are wanted, or only others: without it, both. These three read the rows of all threads. `metadata` is
+    threads are wanted, or only others: without it, both. These three have no index: all rows are read. `metadata` is
     compared with the newest root checkpoint, and only thread rows are read; with `match="any"` it is compared with
     every checkpoint of a thread, hidden ones included. A damaged thread of which it is not known whether it matches is
     left out, and a warning on the logger `threadkeep.damage` names it. One round trip; more if `metadata` is not

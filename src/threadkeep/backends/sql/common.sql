@@ -92,6 +92,9 @@ t.kind = :kind
 -- where-status: threads with a status
 t.status = :status
 
+-- where-described: threads that have a description
+t.description IS NOT NULL
+
 -- where-prefix: threads whose id starts with a prefix
 t.id >= :prefix AND t.id < :prefix_end
 

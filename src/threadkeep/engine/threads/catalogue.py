@@ -110,6 +110,7 @@ async def list_threads(
     """
     if after is not None:
         query = query._replace(after=await _find_cursor(query, after))
+    query = query._replace(described=described.needs_description)
     found: list[ThreadInfo] = []
     damaged: list[str] = []
     while len(found) < query.limit:

@@ -42,6 +42,11 @@ class DescriptionFilter(NamedTuple):
     labels: frozenset[str] = frozenset()
     archived: bool | None = None
 
+    @property
+    def needs_description(self) -> bool:
+        """Whether a thread of which nothing was said cannot be wanted."""
+        return bool(self.labels or self.archived)
+
     def includes(self, description: Description) -> bool:
         """Return whether a thread with this description is wanted."""
         return self.labels <= set(description.labels) and self.archived in (None, description.archived)
