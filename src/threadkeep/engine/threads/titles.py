@@ -33,6 +33,8 @@ THREADS_AT_ONCE = 500
 """How many threads' titles are found in the same round trips."""
 _TITLE = 80
 """The most characters of such a title."""
+_BEGINNING = 4000
+"""So many characters of a text are looked at."""
 _FIRST, _MORE = 4, 64
 """How many items of the messages are read; and how many if no human message was found in these."""
 _HUMAN = ("human", "user")
@@ -109,14 +111,17 @@ async def _read_messages(unread: Sequence[_Unread], count: int, found: DerivedTi
         head, slot = each
         try:
             if ranges:
-                head.cache.fill(next(replies), head.where, head.family)
+                items = next(replies)
+                if not items:
+                    continue  # it was pruned meanwhile
+                head.cache.fill(items, head.where, head.family)
             title = _title(_messages(head, slot, ranges))
         except Corrupt as error:
             found.damaged.append(str(error))
             continue
         if title:
             found.titles[head.key] = title
-        elif sum(item.length for item in ranges) < sum(item.length for item in slot.ranges):
+        elif not _is_whole(slot, ranges):
             rest.append(each)
     return rest
 
@@ -132,20 +137,23 @@ def _first_items(slot: Slot, count: int) -> tuple[ItemRange, ...]:
     return tuple(first)
 
 
+def _is_whole(slot: Slot, ranges: Sequence[ItemRange]) -> bool:
+    """Return whether the first items of a value are all that it has."""
+    return sum(each.length for each in ranges) == sum(each.length for each in slot.ranges)
+
+
 def _messages(head: Head, slot: Slot, ranges: Sequence[ItemRange]) -> Iterator[Any]:
     """Yield the messages in some items of a value as plain data. One that is only there in part ends them."""
-    what = f"messages of {head.where}"
+    what, is_whole = f"messages of {head.where}", _is_whole(slot, ranges)
     if slot.kind != LIST or slot.tag != MSGPACK or slot.inline is not None:
-        is_whole = sum(each.length for each in ranges) == sum(each.length for each in slot.ranges)
         value = slot_value(head, slot, what) if is_whole else None
         yield from value if isinstance(value, list) else ()
         return
-    has_all = sum(each.length for each in ranges) == sum(each.length for each in slot.ranges)
     for element in (element for group in head.cache.groups(ranges) for element in group):
         try:
             message = plain(MSGPACK, element, what=what)
         except Corrupt:
-            if has_all:
+            if is_whole:
                 raise
             return
         yield decode_json_text(message) if head.key.kind == CUBE else message
@@ -155,8 +163,7 @@ def _title(messages: Iterator[Any]) -> str | None:
     """Return the text of the first human message that has one, on one line."""
     for message in messages:
         if isinstance(message, Mapping) and is_message(message) and role_of(message) in _HUMAN:
-            # of a long text, only the beginning is looked at
-            words = " ".join(message_text(message)[: _TITLE * 50].split())
+            words = " ".join(message_text(message)[:_BEGINNING].split())
             if words:
                 return words if len(words) <= _TITLE else words[: _TITLE - 1].rstrip() + "…"
     return None
