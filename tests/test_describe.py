@@ -141,6 +141,20 @@ async def test_a_thread_may_be_described_before_its_first_run(keep: threadkeep.K
     assert (await call(keep, "verify")).problems == []
 
 
+async def test_a_described_thread_that_was_never_used_is_dropped_if_it_is_idle(
+    keep: threadkeep.Keep, call: Caller
+) -> None:
+    await describe_refunds(call, keep)
+    for policy in (threadkeep.Policy(keep_last=1, keep_for="0s"), threadkeep.Policy(drop_idle="1d")):
+        assert not (await call(keep, "prune", policy=policy)).threads
+    await asyncio.sleep(0.01)
+    idle = threadkeep.Policy(drop_idle="0s")
+    for dry_run in (True, False):
+        [pruned] = (await call(keep, "prune", policy=idle, dry_run=dry_run)).threads
+        assert pruned.dropped
+    assert await call(keep, "threads") == []
+
+
 async def test_the_kind_is_that_of_the_thread_if_there_is_one(keep: threadkeep.Keep, call: Caller) -> None:
     await say(keep, "c", "Hello", kind="cube")
     assert (await call(keep, "describe", "c", title="A")).kind == "cube"
