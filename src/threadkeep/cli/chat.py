@@ -11,7 +11,7 @@ from rich.text import Text
 from threadkeep.cli.output import STATUS_STYLES, Hanging, as_json_text, escape, format_time, one_line, plural, shorten
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import is_message, type_of
+from threadkeep.engine.log.plain import is_message, role_of, type_of
 
 _ROLE_STYLES = {
     "human": "green",
@@ -159,14 +159,6 @@ def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     yield text.append(f": {body}" if body else ":")
     calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
     yield from map(_call_line, calls or filter(_is_call, blocks))
-
-
-def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message: its `role` or `type`, or what its class name says."""
-    for key in ("role", "type"):
-        if isinstance(message.get(key), str) and message[key]:
-            return str(message[key])
-    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
 
 
 def _block_text(block: Any) -> str:
