@@ -257,7 +257,7 @@ def _wrong_checksums(rows: Rows) -> Iterator[str]:
 
 _PLAIN_COLUMNS = (
     "epoch", "rev", "created", "updated", "checkpoints", "writes", "bytes", "step", "source", "status", "labels",
-    "early_status", "family", "top_writes", "early_writes",
+    "early_status", "family", "top_writes", "early_writes", "description",
 )  # fmt: skip
 
 

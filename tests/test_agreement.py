@@ -39,6 +39,8 @@ RUNS = ["run-1", "run-2", "00000000-0000-4000-8000-000000000003"]
 TASKS = ["a", "b", "c0ffee00-0000-4000-8000-000000000000"]
 PATHS = ["", "~__pregel_pull, a", "~b"]
 SPECIAL = [ERROR, INTERRUPT, RESUME, SCHEDULED]
+NOTHING = (None, (), False)
+"""What was said about a thread that was not described."""
 LABELS = [1, 1.0, True, "1", None, {"a": [1, {"b": None}]}, {"a": [1.0, {"b": None}]}]
 SOURCES = ["input", "loop", "update", "fork"]
 CACHES = [1 << 26, 20_000, 1 << 26]
@@ -159,7 +161,14 @@ class Store:
     async def _awaited(self, called: Any, verb: str) -> Any:
         return [found async for found in called] if verb == "list" else await called
 
+    def describe(self, which: int, thread: str, said: dict[str, Any]) -> None:
+        if self._is_async:
+            self._runner.run(self._keeps[which].adescribe(thread, **said))
+        else:
+            self._keeps[which].describe(thread, **said)
+
     def threads(self, **chosen: Any) -> list[ThreadInfo]:
+        chosen = {"titles": False, **chosen}
         if self._is_async:
             return self._runner.run(self._keeps[2].athreads(**chosen))
         return self._keeps[2].threads(**chosen)
@@ -176,6 +185,10 @@ class Store:
         for info in listed:
             assert info in self.threads(status=info.status, prefix=info.id[:2])
         return {info.id: (info.checkpoints, info.writes, info.step, info.source, info.status) for info in listed}
+
+    def descriptions(self, **chosen: Any) -> dict[str, tuple[Any, ...]]:
+        """Return what was said about each thread."""
+        return {info.id: (info.title, info.labels, info.archived) for info in self.threads(**chosen)}
 
     def close(self) -> None:
         for keep in self._keeps:
@@ -229,6 +242,7 @@ class Agreement(RuleBasedStateMachine):
         self.known: dict[tuple[str, str, str], None] = {}
         self.clock = 0
         self.touched: set[str] = set()
+        self.said: dict[str, tuple[Any, ...]] = {}
         self.failed = False
 
     # --- helpers
@@ -240,6 +254,9 @@ class Agreement(RuleBasedStateMachine):
         getattr(self.model, verb)(*args, **kwargs)
         for store in self.stores:
             store.do(which, verb, *args, flip=flip, **kwargs)
+        if verb == "copy_thread" and args[0] in self.said and self.said.get(args[1], NOTHING) == NOTHING:
+            self.said[args[1]] = self.said[args[0]]
+        self.said = {thread: said for thread, said in self.said.items() if thread in self.model.thread_ids}
 
     def agree(
         self, which: int, verb: str, *args: Any, flip: bool = False, stores: Sequence[Store] = (), **kwargs: Any
@@ -460,6 +477,23 @@ class Agreement(RuleBasedStateMachine):
                 self.apply(data, *self.some_writes(data, checkpoint_key, task, self.run(data.draw)))
             self.apply(data, "copy_thread", source, target)
 
+    @rule(which=st.integers(0, 1), data=st.data())
+    def describe(self, which: int, data: Any) -> None:
+        """Say something about a thread."""
+        if self.model.thread_ids:
+            thread = data.draw(st.sampled_from(sorted(self.model.thread_ids)))
+            words = st.sampled_from(["Refunds", "über", "a b", "🐢"])
+            said = data.draw(
+                st.fixed_dictionaries(
+                    {"archived": st.booleans()}, optional={"title": st.none() | words, "labels": st.sets(words)}
+                )
+            )
+            title, labels, _ = self.said.get(thread, NOTHING)
+            new_labels = tuple(sorted(said.get("labels", labels)))
+            self.said[thread] = (said.get("title", title), new_labels, said["archived"])
+            for store in self.stores:
+                store.describe(which, thread, said)
+
     @rule(which=st.integers(0, 2))
     def reopen(self, which: int) -> None:
         for store in self.stores:
@@ -525,7 +559,11 @@ class Agreement(RuleBasedStateMachine):
             self.agree(2, "get_tuple", checkpoint_config(*checkpoint_key[:2], ""), stores=self.stores[::2])
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
+            expected = {thread: self.said.get(thread, NOTHING) for thread in self.model.thread_ids}
+            assert store.descriptions() == expected, store.name
+            assert store.descriptions(titles=True) == self.stores[0].descriptions(titles=True), store.name
             assert store.problems() == [], store.name
+        for store in self.stores:
             store.close()
             assert store.find_problems() == [], store.name
 

@@ -140,6 +140,9 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
     """Commands in a realistic order, each with what its JSON must contain."""
     there = f"sqlite:///{folder / 'there.db'}"
     return [
+        (("describe", "leased", "--title", "A", "--label", "b"), lambda result: result["labels"] == ["b"]),
+        (("threads", "--label", "b", "--not-archived"), lambda result: [each["title"] for each in result] == ["A"]),
+        (("describe", "leased", "--no-title", "--no-labels"), lambda result: result["title"] is None),
         (("lease", "show", "leased"), lambda result: result["seconds"] > 0),
         (("lease", "break", "leased", "--yes"), lambda result: result["thread"] == "leased"),
         (("threads",), lambda result: [each["id"] for each in result] == ["t"]),

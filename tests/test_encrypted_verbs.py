@@ -93,6 +93,9 @@ def fill_everything(keep: threadkeep.Keep, monkeypatch: pytest.MonkeyPatch) -> N
             for n in range(40)
         ]
     )
+    keep.describe("chat", title="About Thread 7", labels=["billing", "urgent"])
+    keep.describe("talk", labels=["billing"], archived=True)
+    keep.describe("only described", title="Nothing yet")
     keep.store.put(("users", "u1"), "to be forgotten", {"text": "rain and snow"}, ttl=1e6)
 
 
@@ -225,6 +228,8 @@ def _reads_of_threads(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     for kind in ("graph", "cube"):
         yield kind, lambda kind=kind: keep.threads(kind=kind, limit=1000)
     yield "contains", lambda: keep.threads(contains="THREAD", limit=1000)
+    for chosen in ({"labels": ["billing"]}, {"labels": ["billing", "urgent"]}, {"archived": True}, {"archived": False}):
+        yield f"threads {chosen}", lambda chosen=chosen: [keep.threads(limit=1000, **chosen), _pages(keep, **chosen)]
     for wanted in FILTERS:
         for match in ("latest", "any"):
             yield (
@@ -404,6 +409,7 @@ def _exported(keep: Any) -> Any:
 def changes(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield calls of verbs that change something, and of those that return what they changed."""
     yield "tag", lambda: [keep.tag("chat", "latest~2", "kept"), keep.tag("rich", "latest", "kept")]
+    yield "describe", lambda: [keep.describe("rich", title="Rich"), keep.describe("chat", labels=[])]
     yield "rollback", lambda: [keep.rollback("chat", "latest~2"), keep.rollback("talk", "run-é")]
     yield (
         "fork",

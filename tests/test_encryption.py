@@ -75,7 +75,7 @@ def foreign_saver() -> InMemorySaver:
 
 VERBS: dict[str, Any] = {
     "activity": (), "blame": ("t", "name"), "break_lease": ("t",), "compact": (), "copy": ("t", "u2"), "delete": ("t",),
-    "delete_memories": (("users",),), "diff": ("t", "latest~1", "latest"), "doctor": (), "drop_tenant": ("acme",),
+    "delete_memories": (("users",),), "describe": {"thread_id": "t", "title": "A"}, "diff": ("t", "latest~1", "latest"), "doctor": (), "drop_tenant": ("acme",),
     "encrypt": (), "erase": {"thread_id": "t"}, "export": lambda: (io.BytesIO(),), "find": ("t",), "fork": {"thread_id": "t", "to": "f"},
     "import_from": lambda: (foreign_saver(),), "import_portable": lambda: (io.BytesIO(exported()),), "lease_info": ("t",),
     "log": ("t",), "migrate": (),

@@ -47,6 +47,9 @@ async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site:
     assert shown_ids(await page(site, "", status="error")) == ["research/comets"]
     assert shown_ids(await page(site, "", kind="cube")) == ["cleanup"]
     assert shown_ids(await page(site, "", metadata="user=grace")) == ["support/grace"]
+    assert shown_ids(await page(site, "", q="broken LAMP: refund")) == ["support/ada"], "by its title"
+    assert set(shown_ids(await page(site, "", label="refund"))) == {"support/ada", "support/linus"}
+    assert shown_ids(await page(site, "", archived="only")) == []
     assert "No threads match" in await page(site, "", q="nothing like it")
     assert "KEY=VALUE" in await page(site, "", 400, metadata="grace")
 

@@ -157,6 +157,11 @@ async def test_a_form_needs_the_token_and_the_cookie_of_one_of_our_pages(
 
 async def test_every_change_is_asked_about_and_then_made(writable: Any, conversation: threadkeep.Keep) -> None:
     async with client(writable) as http:
+        await send(http, action="describe", title="A lamp", labels="a, b", archived="1")
+        described = await conversation.athread("support/ada")
+        assert (described.title, described.labels, described.archived) == ("A lamp", ("a", "b"), True)
+        form = (await http.get("/change", params={**ADA, "action": "describe"})).text
+        assert 'value="A lamp"' in form
         assert (await send(http, action="tag", id="latest~1", tag="gold")).status_code == 303
         assert (await conversation.alog("support/ada"))[1].metadata["tag"] == "gold"
         assert (await send(http, action="copy", to="copy")).headers["location"].startswith("/thread?thread=copy")

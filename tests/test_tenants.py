@@ -129,6 +129,9 @@ class Own:
     async def threads_containing(self, value: str) -> Any:
         return sorted(map(_thread, await self.call(self.keep, "threads", contains=value)))
 
+    async def describe(self, thread: str, value: str) -> Any:
+        return _thread(await self.call(self.keep, "describe", thread, title=value, labels=[value], kind="graph"))
+
     async def log(self, thread: str) -> Any:
         return [(each.id, each.step) for each in await self.call(self.keep, "log", thread, kind="graph")]
 
@@ -181,7 +184,8 @@ def _item(item: Any) -> Any:
 
 
 def _thread(info: ThreadInfo) -> Any:
-    return info.id, info.kind, info.checkpoints, info.writes, info.step, info.status
+    described = info.title or "", info.labels, info.archived
+    return info.id, info.kind, info.checkpoints, info.writes, info.step or 0, info.status, *described
 
 
 def _counts(answer: Any) -> dict[str, Any]:
@@ -199,6 +203,7 @@ CALLS = st.one_of(
     st.tuples(st.just("remember"), namespaces, keys, values),
     st.tuples(st.just("remember"), namespaces, keys, values, st.just("expired")),
     st.tuples(st.just("append"), threads, values),
+    st.tuples(st.just("describe"), threads, values),
     st.tuples(st.sampled_from(["get", "list", "delete_thread", "prune", "load", "log", "tag", "delete"]), threads),
     st.tuples(st.just("copy_thread"), threads, threads),
     st.tuples(st.just("list"), st.none()),

@@ -33,6 +33,7 @@ def _calls(keep: threadkeep.Keep) -> dict[str, Call]:
         "list": Call(saver, "list", (config("t"),)),
         "list all": Call(saver, "list", (None,), {"limit": 1}),
         "threads": Call(keep, "threads"),
+        "describe": Call(keep, "describe", ("t",), {"title": "A title"}),
         "activity": Call(keep, "activity"),
         "sizes": Call(keep, "sizes"),
         "stats": Call(keep, "stats"),

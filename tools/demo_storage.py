@@ -190,6 +190,8 @@ def _conversations(keep: threadkeep.Keep) -> None:
     graph.invoke(None, config("support/ada", "ada"))
     graph.invoke(Command(resume="no"), config("support/ada", "ada"))
     graph.invoke(Command(resume="yes"), config("support/linus", "linus"))
+    keep.describe("support/ada", title="Broken lamp: refund of A-1041", labels=["refund", "vip"])
+    keep.describe("support/linus", labels=["refund"])
     keep.tag("support/ada", "latest~3", "before the refund")
     token = HumanMessage("Use my key sk-demo-4f9a2b to check it.", id="key")
     graph.invoke({"messages": [token]}, config("support/linus", "linus"))

@@ -419,6 +419,7 @@ class Keep:
     # List and change whole threads
     threads, athreads = verb(lambda: jobs.catalogue.threads)
     thread, athread = verb(lambda: jobs.catalogue.thread)
+    describe, adescribe = verb(lambda: jobs.catalogue.describe)
     delete, adelete = verb(lambda: jobs.catalogue.delete)
     copy, acopy = verb(lambda: jobs.catalogue.copy)
     erase, aerase = verb(lambda: jobs.erase.erase)

@@ -28,6 +28,7 @@ from threadkeep.errors import Missing, ThreadkeepError
 _COMMANDS = {
     "show": "threads show tree log diff blame",
     "inspect": "inspect",
+    "describe": "describe",
     "memories": "memories",
     "audit": "trace activity sizes stats types",
     "branches": "copy delete rollback fork",

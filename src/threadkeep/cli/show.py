@@ -70,8 +70,18 @@ _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "ye
 def threads(
     *,
     contains: Annotated[
-        str, typer.Option("--contains", metavar="TEXT", help="Only threads whose id contains TEXT, in any case.")
+        str,
+        typer.Option(
+            "--contains", metavar="TEXT", help="Only threads whose id, given title or labels contain TEXT, in any case."
+        ),
     ] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="LABEL", help="Only threads with this label. May be repeated."),
+    ] = None,
+    archived: Annotated[
+        bool | None, typer.Option("--archived/--not-archived", help="Only archived threads, or only others.")
+    ] = None,
     prefix: Prefix = "",
     order: Annotated[
         str, typer.Option("--order", metavar="ORDER", help="Sort by updated, created, bytes or id.")
@@ -115,6 +125,8 @@ def threads(
             order=order,
             kind=kind,
             contains=contains,
+            labels=label,
+            archived=archived,
         )
         found = _all_threads(read, None if after is None else _thread(keep, after, after_kind or kind), limit)
         more = _next_page(keep, found[-1], kind) if found and len(found) == limit else ""
@@ -160,7 +172,7 @@ def _thread_lines(found: list[threadkeep.ThreadInfo], more: str, order: str) -> 
     names = [name for name in _THREAD_COLUMNS if name not in left_out]
     rows = ([_THREAD_COLUMNS[name](info) for name in names] for info in found)
     right = ("checkpoints", "writes", "size", "step")
-    yield table(names, rows, right=right, no_wrap=[name for name in names if name != "thread"])
+    yield table(names, rows, right=right, no_wrap=[name for name in names if name not in ("thread", "title")])
     if left_out:
         yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
     if more:
@@ -173,6 +185,15 @@ def _left_out(found: list[threadkeep.ThreadInfo], order: str) -> list[str]:
     return [*kind, "writes", "updated" if order == "bytes" else "size", "step"]
 
 
+def _title(info: threadkeep.ThreadInfo) -> Text:
+    """Return the title of a thread, a derived one in quotes, with its labels."""
+    title = shorten(info.title or "", _WIDTH)
+    text = Text(title if info.titled or not title else f"“{title}”")
+    labels = ", ".join(map(one_line, info.labels))
+    text.append(f" [{labels}]" if labels else "", "cyan")
+    return text.append(" (archived)" if info.archived else "", "dim")
+
+
 _THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
     "thread": lambda info: shorten(one_line(info.id), _WIDTH),
     "kind": lambda info: info.kind,
@@ -182,6 +203,7 @@ _THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
     "size": lambda info: format_size(info.bytes),
     "updated": lambda info: f"{info.updated:%Y-%m-%d %H:%M}",
     "step": lambda info: info.step,
+    "title": _title,
 }
 
 

@@ -166,9 +166,11 @@ class ThreadCipher:
             source=None if source is None else hide(SOURCE, source),
             status=hide(STATUS, row.status),
             early_status=None if early is None else hide(STATUS, early),
+            description=None,
         )
         self.remember(row, vouched)
-        blob = self.key.seal(ormsgpack.packb([step, vouched]), self._thread_place(sealed))
+        facts = [step, vouched] if row.description is None else [step, vouched, row.description]
+        blob = self.key.seal(ormsgpack.packb(facts), self._thread_place(sealed))
         return sealed._replace(sealed=self.key.wrapped + blob)
 
     def open_thread(self, row: ThreadRow, key: ThreadKey) -> ThreadRow:
@@ -176,7 +178,7 @@ class ThreadCipher:
         reveal, run, source, early = self._tenant.reveal, row.run, row.source, row.early_status
         try:
             facts = self.key.open((row.sealed or b"")[WRAPPED_BYTES:], self._thread_place(row))
-            step, vouched = ormsgpack.unpackb(facts)
+            step, vouched, *described = ormsgpack.unpackb(facts)
             self.remember(row, None if vouched is None else tuple(vouched))
             return row._replace(
                 key=key,
@@ -188,6 +190,7 @@ class ThreadCipher:
                 sealed=self.key.wrapped,
                 bytes_check=None,
                 checksum=None,
+                description=described[0] if described else None,
             )
         except (Corrupt, TypeError, ValueError) as error:
             raise Corrupt(f"the row of thread {key.id!r} cannot be decrypted: it was changed") from error

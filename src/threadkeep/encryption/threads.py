@@ -62,6 +62,7 @@ from threadkeep.engine.requests import (
     LoadedRows,
     LoadItems,
     LoadSeveral,
+    LoadSeveralItems,
     LoadThreadRows,
     MeasureItems,
     ScanCheckpoints,
@@ -95,6 +96,7 @@ class ThreadTranslation:
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: self._load_several,
             LoadItems: self._load_items,
+            LoadSeveralItems: self._load_several_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
             LoadThreadRows: self._load,
@@ -236,6 +238,20 @@ class ThreadTranslation:
                 raise
         return self._load_unchecked(request)
 
+    def _load_several_items(self, request: LoadSeveralItems) -> tuple[dict[ItemId, bytes], ...]:
+        """Load items of several threads. Those of a thread whose row was not encrypted are not."""
+        loads = [
+            each._replace(thread=each.thread._replace(key=self.stored_key(each.thread.key)))
+            if each.thread.sealed is not None
+            else each
+            for each in request.loads
+        ]
+        replies = self._execute(LoadSeveralItems(tuple(loads)))
+        return tuple(
+            items if thread.sealed is None else self.cipher(thread.key, thread.sealed).open_items(items)
+            for (thread, _), items in zip(request.loads, replies, strict=True)
+        )
+
     def _load_unchecked(self, request: LoadItems) -> LoadedRows:
         """Load items of a thread whose row is damaged, as far as its data key is intact."""
         loaded: LoadedRows = self._execute(request._replace(key=self.existing_key(request.key)))
@@ -355,6 +371,7 @@ class ThreadTranslation:
         return request._replace(
             status=tenant.hide(STATUS, status) if status is not None else None,
             tags=tuple(tenant.hide_bytes(TAG, tag) for tag in request.tags),
+            described=False,
         )
 
     def _every_listed(self, request: ListThreads) -> Iterator[ListedThread]:
@@ -362,7 +379,8 @@ class ThreadTranslation:
 
         With hidden ids, they start with all of the same value as `after`. Ordered by id, all threads are read.
         """
-        stored = request._replace(limit=_PAGE, status=None, tags=()) if self._is_mixed else self._hidden_list(request)
+        unfiltered = request._replace(limit=_PAGE, status=None, tags=(), described=False)
+        stored = unfiltered if self._is_mixed else self._hidden_list(request)
         if self._hides_ids:
             after, order = request.after, request.order
             stored = stored._replace(

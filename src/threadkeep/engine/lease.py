@@ -124,8 +124,11 @@ def leased_error(key: ThreadKey, lease: StoredLease, clock: StorageClock) -> Lea
 
 
 def is_empty(row: ThreadRow) -> bool:
-    """Return whether a thread has nothing but its row, as after its lease was taken before anything was stored."""
-    return not (row.nexts or row.checkpoints or row.writes)
+    """Return whether a thread has nothing but its row, as after its lease was taken before anything was stored.
+
+    A thread that was described has that.
+    """
+    return not (row.nexts or row.checkpoints or row.writes or row.description)
 
 
 def with_lease(request: Commit | ForkThread | CopyThread, lease: bytes | None) -> Commit | ForkThread | CopyThread:

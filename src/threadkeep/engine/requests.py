@@ -6,8 +6,8 @@ if the row does not match its checksum or is that of another thread (`records.ch
 and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
 instead.
 
-    read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
-             ScanCheckpoints, ListThreads, FindThreadsOfRuns, ReadClock
+    read     LoadCheckpoints, LoadSeveral, LoadItems, LoadSeveralItems, MeasureItems, LoadAncestors,
+             LoadThreadRows, ScanCheckpoints, ListThreads, FindThreadsOfRuns, ReadClock
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
     caller   CallersLease
@@ -119,6 +119,23 @@ class LoadItems(Request[LoadedRows]):
     unchecked: bool = False
 
 
+class ItemsOf(NamedTuple):
+    """Names items of a thread, whose row was read before."""
+
+    thread: ThreadRow
+    ranges: tuple[ItemRange, ...]
+
+
+class LoadSeveralItems(Request[tuple[dict[ItemId, bytes], ...]]):
+    """Load items of several threads: one reply for each of `loads`, in order. The threads must differ.
+
+    Items that do not exist are missing from it. It is empty if the thread is not at the epoch of its row any more.
+    """
+
+    access: ClassVar[Access] = READ
+    loads: tuple[ItemsOf, ...]
+
+
 class ItemSizes(NamedTuple):
     """The thread's row, and (lane, n, stored length, first `itemlog.BEGINNING` stored bytes) of each item."""
 
@@ -228,7 +245,8 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
 
     `after` is (value of the order's column, kind, id) of the last thread of the page before. `tags` are a hint, as in
     ScanCheckpoints: on the labels of the newest root checkpoint, or with `any_checkpoint` on those of any checkpoint.
-    The cost depends on the page's length, not on how many checkpoints the threads have.
+    `described` is a hint too: only threads that have a description. The cost depends on the page's length, not on how
+    many checkpoints the threads have.
     """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
@@ -241,6 +259,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     status: str | None = None
     tags: tuple[bytes, ...] = ()
     any_checkpoint: bool = False
+    described: bool = False
 
 
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):

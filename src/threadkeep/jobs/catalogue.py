@@ -1,17 +1,18 @@
-"""List, delete and copy threads."""
+"""List, describe, delete and copy threads."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import EllipsisType
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
-from threadkeep.engine.threads import catalogue, prune
+from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.matching import MatchedThread
@@ -37,16 +38,21 @@ async def threads(
     order: str = "updated",
     kind: str | None = None,
     contains: str = "",
+    labels: Iterable[str] | None = None,
+    archived: bool | None = None,
+    titles: bool = True,
 ) -> list[ThreadInfo]:
     """Return one page of threads, of both kinds unless `kind` is given.
 
     `order` is `updated`, `created` or `bytes` (greatest first), or `id`. `after` is the last thread of the previous
-    page: its ThreadInfo, or its id, which costs one more round trip. `prefix` and `contains` are matched with the id;
-    `contains` ignores case and reads all threads. `metadata` is compared with the newest root checkpoint, and only
-    thread rows are read; with `match="any"` it is compared with every checkpoint of a thread, hidden ones included.
-    A damaged thread of which it is not known whether it matches is left out, and a warning on the logger
-    `threadkeep.damage` names it. One round trip; more if `metadata` is not indexed, and one for each thread with
-    `match="any"`.
+    page: its ThreadInfo, or its id, which costs one more round trip. `prefix` is matched with the id; `contains` with
+    the id, a given title and labels, in any case. `labels` must all be there; `archived` says whether only archived
+    threads are wanted, or only others: without it, both. These three have no index: all rows are read. `metadata` is
+    compared with the newest root checkpoint, and only thread rows are read; with `match="any"` it is compared with
+    every checkpoint of a thread, hidden ones included. A damaged thread of which it is not known whether it matches is
+    left out, and a warning on the logger `threadkeep.damage` names it. One round trip; more if `metadata` is not
+    indexed, and one for each thread with `match="any"`. Titles of threads that were given none take up to three more
+    for each 500 threads, unless `titles` is False: then they are None.
     """
     metadata_filter = as_filter(metadata)
     query = catalogue.query(
@@ -61,19 +67,59 @@ async def threads(
         match=match,
     )
     last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
-    found = await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"))
-    for message in found.damaged:
-        _damage_logger.warning("%s; see `threadkeep verify`", message)
-    return found.threads
+    described = description.as_filter(labels, archived)
+    found = await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"), described)
+    _warn(found.damaged)
+    return await _with_titles(session, found.threads) if titles else found.threads
 
 
-async def thread(session: Session, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
+async def thread(
+    session: Session, thread_id: str, *, kind: str | None = None, titles: bool = True
+) -> ThreadInfo | None:
     """Return one thread, or None if it does not exist.
 
     Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
-    without `kind`.
+    without `kind`; up to three more if it was given no title, unless `titles` is False.
     """
-    return await catalogue.get_thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    found = await catalogue.get_thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    return (await _with_titles(session, [found]))[0] if found is not None and titles else found
+
+
+def describe(
+    session: Session,
+    thread_id: str,
+    *,
+    title: str | EllipsisType | None = ...,
+    labels: Iterable[str] | EllipsisType = ...,
+    archived: bool | EllipsisType = ...,
+    kind: str | None = None,
+) -> Work[ThreadInfo]:
+    """Set the title and the labels of a thread, and whether it is archived. Return the thread.
+
+    What is not given stays as it is; `title=None` removes the title, and `labels=[]` all labels. A thread may be
+    described before its first run: then it is listed, without checkpoints; `kind` says of which kind it will be,
+    `graph` by default. A thread without checkpoints is deleted when its last title, label or mark is removed. Nobody's
+    lease matters, and `updated` stays: it says when an agent last wrote.
+
+    Raise ValueError if nothing is given, if there is a thread of each kind with this id and `kind` is not given, or for
+    a text that is empty, too long or has control characters. Two round trips; two more without `kind`, and up to three
+    for a derived title.
+    """
+    changes, id = description.as_changes(title, labels, archived), as_id(thread_id, "thread_id")
+    key = (yield from _find(session, id, kind)) or session.key(as_kind(kind) or GRAPH, id)
+    info = yield from change(key, lambda: catalogue.describe(session.heads, key, changes, now_ms(), nonce()))
+    return (yield from read(lambda: _with_titles(session, [info])))[0]
+
+
+async def _with_titles(session: Session, threads: list[ThreadInfo]) -> list[ThreadInfo]:
+    found = await catalogue.with_titles(session.heads, session.tenant, threads)
+    _warn(found.damaged)
+    return found.threads
+
+
+def _warn(damaged: Sequence[str]) -> None:
+    for message in damaged:
+        _damage_logger.warning("%s; see `threadkeep verify`", message)
 
 
 @dataclass(frozen=True, slots=True)

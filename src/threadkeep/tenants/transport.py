@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
-from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadSeveral
+from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadSeveral, LoadSeveralItems
 from threadkeep.engine.tenants.requests import LoadTenant, TenantRow
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
@@ -448,4 +448,5 @@ _TENANT_OF: Mapping[type, Callable[[Any], str | None]] = {
     CopyThread: lambda request: str(request.thread.key.tenant),
     ForkThread: lambda request: str(request.batch.thread.key.tenant),
     LoadSeveral: lambda request: str(request.loads[0].key.tenant) if request.loads else None,
+    LoadSeveralItems: lambda request: str(request.loads[0].thread.key.tenant) if request.loads else None,
 }

@@ -64,14 +64,18 @@ def digest_items(loaded: LoadedRows) -> Work[Digest]:
 
 
 def same_thread(one: ThreadRow | None, other: ThreadRow | None) -> bool:
-    """Whether two thread rows describe the same state. The threads then most likely hold the same, too."""
+    """Whether two thread rows describe the same state. The threads then most likely hold the same, too.
+
+    What people say about the threads may differ.
+    """
     return one is not None and other is not None and _portable(one) == _portable(other)
 
 
 def _portable(row: ThreadRow) -> ThreadRow:
     """A row without what differs between two storages."""
     key = row.key._replace(tenant="")
-    return row._replace(key=key, epoch=0, rev=0, lease=None, bytes=0, bytes_check=None, checksum=None, sealed=None)
+    own = row._replace(epoch=0, rev=0, lease=None, description=None, bytes=0, bytes_check=None, checksum=None)
+    return own._replace(key=key, sealed=None)
 
 
 def same_rows(one: LoadedRows, other: LoadedRows) -> bool:

@@ -182,7 +182,8 @@ class _Conversion:
         if self.into.verify and not self.into.dry_run:
             return False
         row = yield from _from(self.source, read_thread_row(key))
-        if row is None or not same_thread(row, (yield from read_thread_row(target))):
+        here = yield from read_thread_row(target)
+        if row is None or here is None or not same_thread(row, here) or row.description != here.description:
             return False
         self.into.tally.add("threads")
         self.into.tally.add("unchanged")
@@ -221,6 +222,7 @@ class _SourceThread:
         self.created = row.created
         self.updated = row.updated
         self.family = row.family
+        self.description = row.description
         self._session = session
         self._part = part
         self._loaded = part.loaded

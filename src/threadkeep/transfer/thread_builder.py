@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from threadkeep.engine.commit import commit_once, load_items
+from threadkeep.engine.commit import commit_once, load_items, next_revision
 from threadkeep.engine.identity import UNFINISHED, ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, ItemId, ItemRange
@@ -33,8 +33,10 @@ def hidden(key: ThreadKey) -> ThreadKey:
 
 
 def is_unfinished(loaded: LoadedRows) -> bool:
-    """Whether the thread has no rows: nobody finished building it."""
-    return loaded.thread is not None and not any(found.row or found.writes for found in loaded.checkpoints)
+    """Whether the thread has no rows and was not described: nobody finished building it."""
+    thread = loaded.thread
+    has_rows = any(found.row or found.writes for found in loaded.checkpoints)
+    return thread is not None and thread.description is None and not has_rows
 
 
 def is_untouched_copy(row: ThreadRow, created: int) -> bool:
@@ -117,6 +119,14 @@ def replace_thread(heads: Heads, old: ThreadRow, new: ThreadRow, epoch: int) -> 
     thread = new._replace(key=old.key, epoch=epoch, rev=_mark(epoch), lease=old.lease)
     expect, replaces = (new.epoch, new.rev), (old.epoch, old.rev)
     yield from _send(heads, CopyThread(new.key, expect, thread, replaces=replaces))
+
+
+def describe_thread(heads: Heads, row: ThreadRow, description: str | None, nonce: int) -> Work[None]:
+    """Change what is said about the thread of this row. An untouched copy stays one. Conflict if the row changed."""
+    is_copy = row.rev == _mark(row.epoch)
+    epoch, rev = (nonce, _mark(nonce)) if is_copy else (row.epoch, next_revision(row, nonce))
+    changed = row._replace(epoch=epoch, rev=rev, description=description, bytes=0)
+    yield from _send(heads, Commit(Batch((row.epoch, row.rev), changed)))
 
 
 class ItemSlices:

@@ -27,7 +27,15 @@ from threadkeep.errors import Conflict, ThreadkeepError
 from threadkeep.transfer.compare import checkpoint_rows, read_rows, write_rows
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
-from threadkeep.transfer.thread_builder import ThreadBuilder, hidden, is_unfinished, remove_thread, replace_thread
+from threadkeep.transfer.thread_builder import (
+    ThreadBuilder,
+    describe_thread,
+    hidden,
+    is_unfinished,
+    is_untouched_copy,
+    remove_thread,
+    replace_thread,
+)
 from threadkeep.work import Change, Work, read
 
 PutItems: TypeAlias = Callable[[Iterable[tuple[ItemId, bytes]], Sequence[int]], Work[None]]
@@ -40,6 +48,7 @@ class StoredThread(Protocol):
     created: int
     updated: int
     family: int
+    description: str | None
 
     @property
     def messages(self) -> int:
@@ -81,6 +90,8 @@ class ThreadCopy:
             return self._outcome
         if self.into.dry_run or self._outcome == "unchanged":
             self._rows = yield from self.source.read(self.key, None)
+            if self._rows is not None and self._outcome == "unchanged":
+                yield from self._describe(before)
         else:
             self._rows = yield from self._write(before)
         if self._rows is None:
@@ -124,6 +135,16 @@ class ThreadCopy:
             plan = partial(copy.copy, self._heads, built, self.key, now_ms(), nonce(), keeps_times=True)
             yield Change(self.key, plan)
         yield from remove_thread(self._heads, rows)
+
+    def _describe(self, before: LoadedRows) -> Work[None]:
+        """Let the target have the description of the source, unless somebody described it here."""
+        row, said = before.thread, self.source.description
+        if row is None or not (row.description is None or is_untouched_copy(row, self.source.created)):
+            return
+        if row.description != said:
+            self._outcome = "updated"
+            if not self.into.dry_run:
+                yield from describe_thread(self._heads, row, said, nonce())
 
     @property
     def _heads(self) -> Heads:

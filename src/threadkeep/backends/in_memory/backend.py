@@ -45,6 +45,7 @@ from threadkeep.engine.requests import (
     FindThreadsOfRuns,
     ForkThread,
     ItemSizes,
+    ItemsOf,
     ListedThread,
     ListThreads,
     LoadAncestors,
@@ -52,6 +53,7 @@ from threadkeep.engine.requests import (
     LoadedRows,
     LoadItems,
     LoadSeveral,
+    LoadSeveralItems,
     LoadThreadRows,
     MeasureItems,
     ScanCheckpoints,
@@ -92,6 +94,7 @@ class InMemoryBackend:
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
             LoadItems: self._load_items,
+            LoadSeveralItems: lambda request: tuple(map(self._items_of, request.loads)),
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
             LoadThreadRows: self._load_thread_rows,
@@ -142,6 +145,12 @@ class InMemoryBackend:
         if thread is None:
             return LoadedRows(None)
         return LoadedRows(thread.row, (), _items_of(thread, (), request.ranges, request.cached))
+
+    def _items_of(self, load: ItemsOf) -> dict[ItemId, bytes]:
+        thread = self._threads.get(load.thread.key)
+        if thread is None or thread.row.epoch != load.thread.epoch:
+            return {}
+        return {id: thread.items[id] for each in load.ranges for id in each.ids() if id in thread.items}
 
     def _measure_items(self, request: MeasureItems) -> ItemSizes:
         thread = self._find(request.key)

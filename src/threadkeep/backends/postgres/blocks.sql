@@ -132,11 +132,6 @@ ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
 ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
 ALTER TABLE tk_threads ADD COLUMN checksum bigint;
 
--- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories
-UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
-ALTER TABLE tk_threads ADD COLUMN sealed bytea;
-{tenant-tables}
-
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
@@ -166,10 +161,10 @@ updated = :updated, tick = :tick
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
                         top, run, step, source, status, labels, early, early_status, lease, family, top_writes,
-                        early_writes, bytes_check, checksum, sealed)
+                        early_writes, bytes_check, checksum, sealed, description)
 VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes,
         :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes,
-        :early_writes, :bytes, :checksum, :sealed)
+        :early_writes, :bytes, :checksum, :sealed, :description)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- items: ranges of items
@@ -334,6 +329,17 @@ WITH thread AS MATERIALIZED (
 UNION ALL
 {load-item-rows};
 
+-- load-several-items: ranges of items of several threads, each only if the thread has the expected epoch
+SELECT i.thread, i.lane, i.n, i.payload
+FROM unnest(
+    (SELECT :owners::bigint[]), (SELECT :epochs::bigint[]), (SELECT :lanes::bigint[]), (SELECT :starts::bigint[]),
+    (SELECT :ends::bigint[])
+) AS r (thread, epoch, lane, low, high)
+CROSS JOIN LATERAL (
+    SELECT * FROM tk_items i WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= r.low AND i.n < r.high OFFSET 0
+) i
+WHERE EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = r.thread AND t.epoch = r.epoch);
+
 -- load-missing: which items `found` and `writes` refer to and `cached` does not have
 -- Not with generate_series: the planner expects a thousand rows of it, and a server with JIT would compile the statement.
 needed AS (
@@ -353,11 +359,11 @@ needed AS (
 -- load-rows: the rows of `found` and `writes`, and the items that are missing
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL, NULL
 FROM found
 UNION ALL
 SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL, NULL
 FROM writes
 UNION ALL
 {load-item-rows}
@@ -366,7 +372,7 @@ UNION ALL
 -- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
 SELECT 3, r.thread, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL, NULL
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL, NULL, NULL
 FROM missing r CROSS JOIN LATERAL (
     SELECT * FROM tk_items i
     WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
@@ -384,26 +390,26 @@ WITH thread AS (
 {load-thread}
 UNION ALL
 SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL, NULL, NULL
 FROM tk_checkpoints WHERE thread = :number
 UNION ALL
 SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL, NULL, NULL
 FROM tk_writes WHERE thread = :number
 UNION ALL
 SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
-       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)], NULL, NULL
+       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)], NULL, NULL, NULL
 FROM tk_items WHERE thread = :number AND lane <= 2
 UNION ALL
 SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - lower(span), lane,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM stored;
 
 -- load-thread: a thread's row, with the columns that rows of all kinds have
 SELECT 0 AS what, t.thread AS n, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step,
        t.labels, t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
        NULL::integer[] AS lengths, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts,
-       t.sealed
+       t.sealed, t.description
 FROM thread t
 
 -- commit: apply some batches, each only if its precondition holds; returns the threads whose batch was applied
@@ -427,7 +433,7 @@ UPDATE tk_threads AS t
         writes = :writes, bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source,
         status = :status, labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
         early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum, lease = :lease,
-        sealed = :sealed
+        description = :description, sealed = :sealed
     WHERE t.thread = :number AND t.epoch = :expect_epoch AND t.rev = :expect_rev
       AND (CAST(:sealed AS bytea) IS NOT NULL OR {commit-plain-tenant t.tenant})
     RETURNING t.thread
@@ -435,11 +441,11 @@ UPDATE tk_threads AS t
 -- commit-one-new: a new thread, which must not exist
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
                             bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
-                            early_writes, bytes_check, checksum, lease, sealed)
+                            early_writes, bytes_check, checksum, lease, description, sealed)
     VALUES (CASE WHEN CAST(:sealed AS bytea) IS NOT NULL OR {commit-plain-tenant :tenant} THEN CAST(:number AS bigint) END,
             :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints,
             :writes, :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :family,
-            :top_writes, :early_writes, :bytes, :checksum, :lease, :sealed)
+            :top_writes, :early_writes, :bytes, :checksum, :lease, :description, :sealed)
     ON CONFLICT DO NOTHING RETURNING thread
 
 -- commit-plain-tenant: true, or the statement fails because of a logarithm of zero: then the tenant is sealed, and what is
@@ -507,7 +513,7 @@ existing_threads AS (
         writes = b.writes, bytes = t.bytes + b.bytes, top = b.top, run = b.run, step = b.step, source = b.source,
         status = b.status, labels = b.labels, early = b.early, early_status = b.early_status,
         top_writes = b.top_writes, early_writes = b.early_writes, bytes_check = t.bytes + b.bytes, checksum = b.checksum,
-        lease = b.lease, sealed = b.sealed
+        lease = b.lease, description = b.description, sealed = b.sealed
     FROM unnest(
         :existing_number::bigint[], :existing_expect_epoch::bigint[], :existing_expect_rev::bigint[],
         :existing_epoch::bigint[], :existing_rev::bigint[], :existing_nexts::bytea[], :existing_updated::bigint[],
@@ -515,9 +521,11 @@ existing_threads AS (
         :existing_bytes::bigint[], :existing_top::bytea[], :existing_run::bytea[], :existing_step::bigint[],
         :existing_source::text[], :existing_status::text[], :existing_labels::bigint[], :existing_early::bytea[],
         :existing_early_status::text[], :existing_top_writes::bigint[], :existing_early_writes::bigint[],
-        :existing_checksum::bigint[], :existing_lease::bytea[], :existing_sealed::bytea[]
+        :existing_checksum::bigint[], :existing_lease::bytea[], :existing_description::text[],
+        :existing_sealed::bytea[]
     ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run,
-            step, source, status, labels, early, early_status, top_writes, early_writes, checksum, lease, sealed)
+            step, source, status, labels, early, early_status, top_writes, early_writes, checksum, lease, description,
+            sealed)
     WHERE t.thread = b.number AND t.epoch = b.expect_epoch AND t.rev = b.expect_rev
       AND (b.sealed IS NOT NULL OR {commit-plain-tenant t.tenant})
     RETURNING t.thread
@@ -527,17 +535,18 @@ existing_threads AS (
 new_threads AS (
     INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
                             bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
-                            early_writes, bytes_check, checksum, lease, sealed)
+                            early_writes, bytes_check, checksum, lease, description, sealed)
     SELECT * FROM unnest(
         :new_number::bigint[], :new_tenant::bytea[], :new_kind::text[], :new_thread_id::bytea[], :new_epoch::bigint[],
         :new_rev::bigint[], :new_nexts::bytea[], :new_created::bigint[], :new_updated::bigint[], :new_tick::bigint[],
         :new_checkpoints::bigint[], :new_writes::bigint[], :new_bytes::bigint[], :new_top::bytea[], :new_run::bytea[],
         :new_step::bigint[], :new_source::text[], :new_status::text[], :new_labels::bigint[], :new_early::bytea[],
         :new_early_status::text[], :new_family::bigint[], :new_top_writes::bigint[], :new_early_writes::bigint[],
-        :new_bytes::bigint[], :new_checksum::bigint[], :new_lease::bytea[], :new_sealed::bytea[]
+        :new_bytes::bigint[], :new_checksum::bigint[], :new_lease::bytea[], :new_description::text[],
+        :new_sealed::bytea[]
     ) AS b (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes, top, run,
             step, source, status, labels, early, early_status, family, top_writes, early_writes, bytes_check, checksum,
-            lease, sealed)
+            lease, description, sealed)
     WHERE b.sealed IS NOT NULL OR {commit-plain-tenant b.tenant}
     ON CONFLICT DO NOTHING RETURNING thread
 )
@@ -582,7 +591,8 @@ locked AS (
         early = :existing_early, early_status = :existing_early_status,
         top_writes = :existing_top_writes, early_writes = :existing_early_writes,
         bytes_check = t.bytes + :existing_bytes - (SELECT coalesce(sum(size), 0) FROM removed_items),
-        checksum = :existing_checksum, lease = :existing_lease, sealed = :existing_sealed
+        checksum = :existing_checksum, lease = :existing_lease, description = :existing_description,
+        sealed = :existing_sealed
     FROM locked WHERE t.thread = locked.thread
     RETURNING t.thread
 )

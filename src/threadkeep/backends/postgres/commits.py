@@ -49,7 +49,7 @@ _EXISTING: Columns = (
     ("nexts", BYTEA), ("updated", BIGINT), ("tick", BIGINT), ("checkpoints", BIGINT), ("writes", BIGINT),
     ("bytes", BIGINT), ("top", BYTEA), ("run", BYTEA), ("step", BIGINT), ("source", TEXT), ("status", TEXT),
     ("labels", BIGINT), ("early", BYTEA), ("early_status", TEXT), ("top_writes", BIGINT), ("early_writes", BIGINT),
-    ("checksum", BIGINT), ("lease", BYTEA), ("sealed", BYTEA),
+    ("checksum", BIGINT), ("lease", BYTEA), ("description", TEXT), ("sealed", BYTEA),
 )  # fmt: skip
 _DROPPED: Columns = (*_EXISTING[:3], _EXISTING[-1])
 """What the deletion of a thread needs. A lent connection cannot send NULLs that a statement does not use."""
@@ -97,6 +97,7 @@ def _thread_row(dialect: PostgresDialect, batch: Batch) -> list[bytes | None]:
     (
         key, epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step, source, status, labels,
         early, early_status, lease, family, top_writes, early_writes, _, _, sealed,
+        description,
     ) = batch.thread  # fmt: skip
     number = pack_int(dialect.number_of(key))
     expect = batch.expect
@@ -127,6 +128,7 @@ def _thread_row(dialect: PostgresDialect, batch: Batch) -> list[bytes | None]:
         None if early_writes is None else pack_int(early_writes),
         pack_int(thread_checksum(batch.thread)),
         lease,
+        None if description is None else description.encode(),
         sealed,
     )
     return parameters

@@ -52,6 +52,7 @@ from threadkeep.engine.requests import (
     LoadedRows,
     LoadItems,
     LoadSeveral,
+    LoadSeveralItems,
     LoadThreadRows,
     ScanCheckpoints,
     ScannedCheckpoint,
@@ -140,6 +141,7 @@ class PostgresDialect(SqlBackend):
         self._one_statement: dict[type[Request[Any]], Callable[[Any], Statement]] = {
             LoadCheckpoints: self.load_checkpoints,
             LoadItems: self.load_items,
+            LoadSeveralItems: self.load_several_items,
             LoadAncestors: self.load_ancestors,
             LoadThreadRows: self.load_thread_rows,
             ScanCheckpoints: self.scan_checkpoints,
@@ -470,6 +472,30 @@ class PostgresDialect(SqlBackend):
             return LoadedRows(thread, (), found.items)
 
         return self._load_ranges(request.key, missing, lambda rows: parse_rows(request, lambda: read(rows)))
+
+    def load_several_items(self, request: LoadSeveralItems) -> Statement:
+        """Return the load of items of several threads as one statement."""
+        numbers = [self.number_of(load.thread.key) for load in request.loads]
+        wanted = [
+            (number, load.thread.epoch, *each)
+            for number, load in zip(numbers, request.loads, strict=True)
+            for each in load.ranges
+        ]
+        values = {
+            "owners": [number for number, *_ in wanted],
+            "epochs": [epoch for _, epoch, *_ in wanted],
+            "lanes": [lane for *_, lane, _, _ in wanted],
+            "starts": [start for *_, start, _ in wanted],
+            "ends": [start + length for *_, start, length in wanted],
+        }
+
+        def read(rows: list[Row]) -> tuple[dict[ItemId, bytes], ...]:
+            items: dict[int, dict[ItemId, bytes]] = {number: {} for number in numbers}
+            for number, lane, n, payload in rows:
+                items[number][ItemId(lane, n)] = payload
+            return tuple(items[number] for number in numbers)
+
+        return Statement(*self.typed(self.sql["load-several-items"], values, keeps_plan=True), read)
 
     def load_ancestors(self, request: LoadAncestors) -> Statement:
         """Return the load of ancestors as one statement. It reads as None if there are others between them."""

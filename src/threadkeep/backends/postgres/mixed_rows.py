@@ -28,7 +28,7 @@ _parse_json: Any = JSONDecoder().scan_once  # type: ignore[attr-defined]  # in C
 _new: Any = tuple.__new__
 """Makes a NamedTuple of a tuple, without a Python call."""
 _INTS = {int}
-_LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS, _FACTS, _SEALED = 10, 1, 9, 11, 22, 23, 24
+_LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS, _FACTS, _SEALED, _DESCRIPTION = 10, 1, 9, 11, 22, 23, 24, 25
 
 
 class RowsByKind:
@@ -50,7 +50,7 @@ def split_by_kind(dialect: SqlBackend, rows: Iterable[Row]) -> RowsByKind:
         if kind == _ITEMS:
             found.items.update(_split_items(row[_LANE], row[_LENGTHS], row[_PAYLOAD]))
         elif kind == _THREAD:
-            found.thread = thread_row((*_thread_columns(row), *row[_FACTS], row[_SEALED]))
+            found.thread = thread_row((*_thread_columns(row), *row[_FACTS], row[_SEALED], row[_DESCRIPTION]))
         elif kind == _CHECKPOINT:
             found.checkpoints.append((row[1], dialect.checkpoint_row(_checkpoint_columns(row))))
         elif kind == _WRITES:
@@ -169,7 +169,7 @@ def _read_thread(row: Row) -> ThreadRow:
     (
         _, _, epoch, rev, created, updated, checkpoints, writes, size, step, labels, tenant, id, nexts, top, run, early,
         lease, kind, source, status, early_status, _, facts,
-        sealed,
+        sealed, description,
     ) = row  # fmt: skip
     key = _new(ThreadKey, (tenant.decode("utf-8", "surrogatepass"), kind, id.decode("utf-8", "surrogatepass")))
     thread: ThreadRow = _new(
@@ -195,6 +195,7 @@ def _read_thread(row: Row) -> ThreadRow:
             lease,
             *facts,
             sealed,
+            description,
         ),
     )
     if len(thread) != len(ThreadRow._fields):

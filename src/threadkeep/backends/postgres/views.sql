@@ -70,11 +70,19 @@ SELECT number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date) A
        count(*) AS writes, CAST(sum(bytes) AS bigint) AS bytes, CAST(avg(bytes) AS double precision) AS average
 FROM tk_v_writes GROUP BY number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date), node, channel;
 
--- schema-4: views
-CREATE VIEW tk_v_threads AS
+-- threads-in-view: the columns of tk_v_threads
 SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
        t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
        t.step, t.source
+
+-- view-of-threads-with-description: tk_v_threads since version 8
+CREATE OR REPLACE VIEW tk_v_threads AS
+{threads-in-view}, t.description
+FROM tk_threads t;
+
+-- schema-4: views
+CREATE VIEW tk_v_threads AS
+{threads-in-view}
 FROM tk_threads t;
 CREATE VIEW tk_v_checkpoints AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
@@ -102,3 +110,10 @@ DROP VIEW tk_v_activity;
 DROP VIEW tk_v_writes;
 DROP VIEW tk_v_sizes;
 {views-of-writes}
+
+-- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; descriptions of threads
+UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
+ALTER TABLE tk_threads ADD COLUMN sealed bytea;
+ALTER TABLE tk_threads ADD COLUMN description text;
+{view-of-threads-with-description}
+{tenant-tables}

@@ -226,6 +226,7 @@ class SqlBackend(ABC):
             "source": row.source, "status": row.status, "labels": row.labels, "early": maybe_bytes(row.early),
             "early_status": row.early_status, "lease": row.lease, "family": row.family, "top_writes": row.top_writes,
             "early_writes": row.early_writes, "checksum": thread_checksum(row), "sealed": row.sealed,
+            "description": row.description,
         }  # fmt: skip
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:

@@ -72,7 +72,7 @@ ORDER BY {order};
 -- thread-columns: the columns of a thread's row, in the order that `rows.thread_row` reads
 t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
        t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, t.family, t.top_writes,
-       t.early_writes, t.bytes_check, t.checksum, t.sealed
+       t.early_writes, t.bytes_check, t.checksum, t.sealed, t.description
 
 -- checkpoint-columns: the columns of a checkpoint, in the order that `SqlBackend.checkpoint_row` reads
 c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body
@@ -91,6 +91,9 @@ t.kind = :kind
 
 -- where-status: threads with a status
 t.status = :status
+
+-- where-described: threads that have a description
+t.description IS NOT NULL
 
 -- where-prefix: threads whose id starts with a prefix
 t.id >= :prefix AND t.id < :prefix_end
@@ -159,7 +162,7 @@ SET epoch = :epoch, rev = :rev, nexts = :nexts, {set-updated}, checkpoints = :ch
     bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source, status = :status,
     labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
     early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum, sealed = :sealed,
-    lease = :lease
+    lease = :lease, description = :description
 WHERE {this-thread} AND t.epoch = :expect_epoch AND t.rev = :expect_rev
 RETURNING thread;
 

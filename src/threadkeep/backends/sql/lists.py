@@ -184,6 +184,8 @@ def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, .
     where.add("where-kind", kind=request.kind)
     where.add("where-status", status=request.status)
     where.add_prefix(request.prefix)
+    if request.described:
+        where.add("where-described")
     if request.any_checkpoint:
         where.add_any_tags(request.tags)
     else:

@@ -19,6 +19,7 @@ from threadkeep.engine.requests import (
     LoadedRows,
     LoadItems,
     LoadSeveral,
+    LoadSeveralItems,
     LoadThreadRows,
     MeasureItems,
     ReadClock,
@@ -70,6 +71,15 @@ def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:
     if thread is None:
         return LoadedRows(None)
     return LoadedRows(thread[1], (), _load_items_of(db, *thread, (), request.ranges, request.cached))
+
+
+def _load_several_items(db: SqlContext, request: LoadSeveralItems) -> tuple[dict[ItemId, bytes], ...]:
+    return tuple(_items_at_epoch(db, *each) for each in request.loads)
+
+
+def _items_at_epoch(db: SqlContext, row: ThreadRow, ranges: Sequence[ItemRange]) -> dict[ItemId, bytes]:
+    found = db.thread(row.key, unchecked=True)
+    return _fetch_missing(db, found[0], ranges, None) if found is not None and found[1].epoch == row.epoch else {}
 
 
 def _measure_items(db: SqlContext, request: MeasureItems) -> ItemSizes:
@@ -200,6 +210,7 @@ HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     LoadCheckpoints: _load_checkpoints,
     LoadSeveral: _load_several,
     LoadItems: _load_items,
+    LoadSeveralItems: _load_several_items,
     MeasureItems: _measure_items,
     LoadAncestors: _load_ancestors,
     LoadThreadRows: _load_thread_rows,

@@ -19,7 +19,7 @@ _UTF8 = ("utf-8", "surrogatepass")
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _INT = {int}
-THREAD_COLUMNS, FAMILY, SEALED = 27, 21, 26
+THREAD_COLUMNS, FAMILY, SEALED = 28, 21, 26
 """How many columns the block `thread-columns` has, and where the family and `sealed` are."""
 
 
@@ -85,7 +85,7 @@ def thread_row(row: Row) -> ThreadRow:
         (
             _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step, source,
             status, labels, early, early_status, lease, family, top_writes, early_writes, bytes_check, checksum,
-            sealed,
+            sealed, description,
         ) = row[:THREAD_COLUMNS]  # fmt: skip
         return new_tuple(ThreadRow, (
             new_tuple(ThreadKey, (tenant.decode(*_UTF8), kind, id.decode(*_UTF8))), epoch, rev,
@@ -93,7 +93,7 @@ def thread_row(row: Row) -> ThreadRow:
             updated, checkpoints, writes, size, top.decode(*_UTF8) if top is not None else None,
             unpack_id(run) if run else None, step, source, status, labels,
             early.decode(*_UTF8) if early is not None else None, early_status, lease, family, top_writes, early_writes,
-            bytes_check, checksum, sealed,
+            bytes_check, checksum, sealed, description,
         ))  # fmt: skip
     except Exception as error:
         raise Corrupt(

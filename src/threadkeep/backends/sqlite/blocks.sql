@@ -184,9 +184,12 @@ BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; 
 CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 
--- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted
+-- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted;
+-- descriptions of threads
 UPDATE tk_schema SET readable = 8, writable = 8;
 ALTER TABLE tk_threads ADD COLUMN sealed BLOB;
+ALTER TABLE tk_threads ADD COLUMN description TEXT;
+{view-of-threads-with-description}
 ALTER TABLE tk_memories ADD COLUMN sealed INTEGER;
 CREATE TABLE tk_tenants (
     tenant BLOB PRIMARY KEY,
@@ -264,10 +267,10 @@ CROSS JOIN
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run,
                         step, source, status, labels, early, early_status, lease, family, top_writes, early_writes,
-                        bytes_check, checksum, sealed)
+                        bytes_check, checksum, sealed, description)
 VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run,
         :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes, :early_writes, :bytes,
-        :checksum, :sealed)
+        :checksum, :sealed, :description)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- set-updated: set the time of the last change

@@ -41,13 +41,15 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     (
         (tenant, kind, thread), epoch, rev, nexts, created, updated, checkpoint_count, write_count, size, top, run,
         step, source, status, label, early, early_status, lease, family, top_writes, early_writes, _, _, sealed,
+        description,
     ) = row  # fmt: skip
     key = (tenant.encode("utf-8", "surrogatepass"), kind, thread.encode("utf-8", "surrogatepass"))
     thread_values = (
         epoch, rev, pack_varints(nexts), updated, checkpoint_count, write_count, size,
         None if top is None else top.encode("utf-8", "surrogatepass"), None if run is None else pack_id(run), step,
         source, status, label, None if early is None else early.encode("utf-8", "surrogatepass"), early_status,
-        top_writes, early_writes, size, thread_checksum(row), sealed, lease, *key,
+        top_writes, early_writes, size, thread_checksum(row), sealed, lease, description,
+        *key,
     )  # fmt: skip
     if expect is None:
         this = (*key, epoch, rev)

@@ -14,14 +14,14 @@ COMMIT;
 UPDATE tk_threads
 SET epoch = ?, rev = ?, nexts = ?, updated = ?, checkpoints = ?, writes = ?, bytes = bytes + ?, top = ?, run = ?,
     step = ?, source = ?, status = ?, labels = ?, early = ?, early_status = ?, top_writes = ?, early_writes = ?,
-    bytes_check = bytes + ?, checksum = ?, sealed = ?, lease = ?
+    bytes_check = bytes + ?, checksum = ?, sealed = ?, lease = ?, description = ?
 WHERE tenant = ? AND kind = ? AND id = ?;
 
 -- insert-thread: add a thread's row; fail if it exists
 {insert} INTO tk_threads (epoch, rev, nexts, updated, checkpoints, writes, bytes, top, run, step, source, status,
                           labels, early, early_status, top_writes, early_writes, bytes_check, checksum, sealed, lease,
-                          tenant, kind, id, created, family)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          description, tenant, kind, id, created, family)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- insert-checkpoint: add a checkpoint; fail if it exists
 {insert} INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)

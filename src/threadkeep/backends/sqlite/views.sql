@@ -74,11 +74,20 @@ SELECT number, tenant, kind, thread, ns, date(time) AS day, node, channel, count
        avg(bytes) AS average
 FROM tk_v_writes GROUP BY number, tenant, kind, thread, ns, date(time), node, channel;
 
--- schema-4: views
-CREATE VIEW tk_v_threads AS
+-- threads-in-view: the columns of tk_v_threads
 SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
        t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
        t.step, t.source
+
+-- view-of-threads-with-description: tk_v_threads since version 8
+DROP VIEW tk_v_threads;
+CREATE VIEW tk_v_threads AS
+{threads-in-view}, t.description
+FROM tk_threads t;
+
+-- schema-4: views
+CREATE VIEW tk_v_threads AS
+{threads-in-view}
 FROM tk_threads t;
 CREATE VIEW tk_v_checkpoints AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,

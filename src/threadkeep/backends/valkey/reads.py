@@ -32,6 +32,7 @@ from threadkeep.engine.requests import (
     LoadedRows,
     LoadItems,
     LoadSeveral,
+    LoadSeveralItems,
     LoadThreadRows,
     MeasureItems,
     ReadClock,
@@ -50,6 +51,7 @@ class ValkeyReads:
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: self._load_several,
             LoadItems: self._load_items,
+            LoadSeveralItems: self._load_several_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
             LoadThreadRows: self._load_thread_rows,
@@ -77,6 +79,16 @@ class ValkeyReads:
 
     def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
         return self.load(executor, request.key, (), request.ranges, request.cached, unchecked=request.unchecked)
+
+    def _load_several_items(self, executor: CallExecutor, request: LoadSeveralItems) -> tuple[dict[ItemId, bytes], ...]:
+        """Load items of several threads in one round trip for all."""
+        fields = [[item_field(id) for each in load.ranges for id in each.ids()] for load in request.loads]
+        calls = zip(request.loads, fields, strict=True)
+        replies = executor.calls([Call("load_items", self._keys(load.thread.key).hash, tuple(f)) for load, f in calls])
+        return tuple(
+            _read_items(each, values) if now is not None and _epoch(now) == b"%d" % load.thread.epoch else {}
+            for load, each, (now, values) in zip(request.loads, fields, replies, strict=True)
+        )
 
     def load(
         self,

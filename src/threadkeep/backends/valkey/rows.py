@@ -18,6 +18,8 @@ from threadkeep.errors import Corrupt, reason
 
 _UTF8 = ("utf-8", "surrogatepass")
 """How `identity.to_bytes` and `from_bytes` convert. Rows do it without them, because each call counts there."""
+_TEXTS = 7
+"""How many texts follow the other values of a thread's row; the last one may be missing."""
 _FACTS = 4
 """How many plain numbers follow the first one in a thread's row, if the thread is not encrypted."""
 
@@ -78,6 +80,8 @@ def pack_thread(row: ThreadRow) -> bytes:
     """
     texts = (*row.key, row.top, row.run, row.source, row.status, row.early, row.early_status)
     encoded = [text.encode(*_UTF8) if text is not None else None for text in texts]
+    if row.description is not None:  # only then is there another text
+        encoded.append(row.description.encode())
     counts = (row.created, row.updated, row.checkpoints, row.writes, row.step, row.labels)
     packed = ormsgpack.packb([*encoded[:3], row.epoch, row.rev, row.nexts, *counts, row.lease, *encoded[3:]])
     facts = (row.nexts[0] if row.nexts else 0, thread_checksum(row), row.family, row.top_writes, row.early_writes)
@@ -114,7 +118,7 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
     tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
         ormsgpack.unpackb(packed)
     )
-    top, run, source, status, early, early_status = map(_maybe_text, texts)
+    top, run, source, status, early, early_status, description = map(_maybe_text, (*texts, None)[:_TEXTS])
     return ThreadRow(
         key=ThreadKey(*map(from_bytes, (tenant, kind, id))),
         epoch=epoch,
@@ -140,6 +144,7 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
         bytes_check=int(again) if again else None,
         checksum=checksum,
         sealed=sealed,
+        description=description,
     )
 
 

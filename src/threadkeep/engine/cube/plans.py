@@ -69,7 +69,7 @@ from threadkeep.engine.log.itemlog import NAMES, SHARED, ItemRange
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import Batch, CheckpointRef, ForkThread, LoadItems, NewLabels
-from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads import description, metadata
 from threadkeep.engine.threads.checkpoints import load_checkpoints, metadata_of, with_recent_checkpoints
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
@@ -356,6 +356,8 @@ def fork_batch(
     size = row.size + sum(len(stored) for _, stored in sealed)
     thread = with_top(new_row(target, time, nonce), row, status)
     thread = thread._replace(rev=0, nexts=tuple(draft.nexts), checkpoints=1, bytes=size, family=draft.family)
+    if head.row is not None:
+        thread = thread._replace(description=description.of_fork(head.row.description, head.where))
     tagged = (NewLabels(label, metadata.tags(labels)),)
     batch = Batch(
         None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,) if run is not None else ()

@@ -16,6 +16,7 @@ from threadkeep.engine.health.verify_rows import rows_size
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.requests import Batch, Commit
+from threadkeep.engine.threads import description
 from threadkeep.engine.threads.damaged_rows import rows_of_scan
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.survivors import PruneSelection, find_survivors, recount
@@ -77,7 +78,7 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
         if fixed is None:
             raise Corrupt(f"the row of {scan.where} cannot be rebuilt: not even its version can be read")
         empty = ThreadRow(scan.key, fixed.epoch, fixed.rev, (), fixed.created, fixed.created, family=scan.family)
-        empty = empty._replace(sealed=scan.inspected.sealed)
+        empty = empty._replace(sealed=scan.inspected.sealed, description=_readable_description(scan))
         scan = scan_thread(scan.key, scan.inspected._replace(thread=empty))
         times = [record.row.time for record in scan.records.values()]
         times += [task.row.time for tasks in scan.tasks.values() for task in tasks]
@@ -86,6 +87,15 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
     else:
         row = _recounted(rows_of_scan(scan))
     return await with_cube_status(scan, row)
+
+
+def _readable_description(scan: ThreadScan) -> str | None:
+    """Return what people said about a thread, as far as a damaged row can be read: nothing else tells it."""
+    row = scan.inspected.thread
+    try:
+        return description.pack(description.unpack(row.description, scan.where)) if row is not None else None
+    except Corrupt:
+        return None
 
 
 async def with_cube_status(scan: ThreadScan, row: ThreadRow) -> ThreadRow:

@@ -170,18 +170,26 @@ def is_message(value: Any) -> bool:
     return type_of(value).endswith(("Message", "MessageChunk")) or ("role" in value and "content" in value)
 
 
-def message_id(value: Any) -> str | None:
-    """The id of a message; None if it does not have one, or is not a message."""
-    found = value.get("id") if is_message(value) else None
-    return found if isinstance(found, str) and found else None
-
-
 def role_of(message: Mapping[str, Any]) -> str:
     """Return the role of a message: its `role` or `type`, or what its class name says."""
     for key in ("role", "type"):
         if isinstance(message.get(key), str) and message[key]:
             return str(message[key])
     return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message: its content, or the text blocks of it, one per line."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    texts = (block.get("text") if isinstance(block, Mapping) else block for block in blocks)
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def message_id(value: Any) -> str | None:
+    """The id of a message; None if it does not have one, or is not a message."""
+    found = value.get("id") if is_message(value) else None
+    return found if isinstance(found, str) and found else None
 
 
 def tool_calls(message: Mapping[str, Any]) -> list[Any]:

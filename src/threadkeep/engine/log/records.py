@@ -63,7 +63,8 @@ class ThreadRow(NamedTuple):
     other columns. Both are None in rows that were written before there were checksums: such a row is not checked.
 
     `sealed` is the thread's data key and hidden columns, encrypted; None in a thread that is not encrypted. `lease`
-    says who may write the thread for now (`engine.threads.lease`); None if everybody may.
+    says who may write the thread for now (`engine.threads.lease`); None if everybody may. `description` is what people
+    say about the thread (`engine.threads.description`), as JSON text; None if nothing was said.
     """
 
     key: ThreadKey
@@ -90,6 +91,7 @@ class ThreadRow(NamedTuple):
     bytes_check: int | None = None
     checksum: int | None = None
     sealed: builtins.bytes | None = None
+    description: str | None = None
 
 
 class CheckpointRow(NamedTuple):
@@ -773,6 +775,8 @@ def thread_checksum(row: ThreadRow) -> int:
         columns += (zlib.crc32(row.sealed),)
     if row.lease is not None:
         columns += ("lease", zlib.crc32(row.lease))
+    if row.description is not None:
+        columns += ("description", row.description)
     return (row.rev & _REV) << 32 | zlib.crc32(ascii(columns).encode())
 
 
@@ -824,6 +828,7 @@ def is_plausible(row: ThreadRow) -> bool:
         and all(type(each) in (int, NoneType) for each in optional)
         and type(row.sealed) in (bytes, NoneType)
         and type(row.lease) in (bytes, NoneType)
+        and type(row.description) in (str, NoneType)
         and max(abs(row.created), abs(row.updated)) < _MAX_TIME
         and row.status in STATUSES
         and row.early_status in (None, *STATUSES)

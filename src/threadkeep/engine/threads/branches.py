@@ -28,6 +28,7 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems, NewLabels
+from threadkeep.engine.threads import description
 from threadkeep.engine.threads.copy import copy_labels
 from threadkeep.engine.threads.damaged_rows import load_thread_rows, load_to_change
 from threadkeep.engine.threads.delta_channels import delta_channels
@@ -313,9 +314,10 @@ def _copied(
     size = sum(row.size for row in left.rows.values()) + sum(task.row.size for task in tasks)
     size += sum(len(stored) for _, stored in items)
     runs = [*(row.run for row in left.rows.values()), *(e.origin[1] for t in tasks for e in t.entries.values())]
+    row = copied_row(recount(thread, left), to, time=moment.time, epoch=epoch, size=size)
     batch = Batch(
         expect=None,
-        thread=copied_row(recount(thread, left), to, time=moment.time, epoch=epoch, size=size),
+        thread=row._replace(description=description.of_fork(row.description, thread.head.where)),
         items=items,
         new_checkpoints=tuple(left.rows.values()),
         new_writes=tuple(task.row for task in tasks),

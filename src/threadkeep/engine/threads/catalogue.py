@@ -5,18 +5,24 @@ It reads thread rows only, unless metadata is compared with any checkpoint of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from threadkeep.engine.commit import new_row
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.lease import is_empty
-from threadkeep.engine.log.records import STATUSES
+from threadkeep.engine.log.records import STATUSES, ThreadRow
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
+from threadkeep.engine.threads import description
 from threadkeep.engine.threads import metadata as checkpoint_metadata
+from threadkeep.engine.threads.description import EVERY_THREAD, Description, DescriptionFilter
+from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.matching import check_row, matches_any, matches_latest, row_problem
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
+from threadkeep.engine.threads.row_changes import change_row
+from threadkeep.engine.threads.titles import derive_titles
 from threadkeep.errors import Corrupt, Missing
 
 ORDERS = ("updated", "created", "bytes", "id")
@@ -30,6 +36,9 @@ _FILTERED_SLICE, _MAX_SLICE = 256, 10_000
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """A thread: its size, when it changed, and the step, source and status of its newest root checkpoint.
+
+    `title`, `labels` and `archived` are what `Keep.describe` was told. If it was told no title, `titled` is False and
+    `title` is the text of the first human message, on one line and cut at 80 characters; None if there is none.
 
     The status `damaged` means that the thread's row is damaged: the other fields may be wrong, and `verify` says more.
     `bytes` counts items and the bodies and references of rows, without the database's own overhead.
@@ -45,6 +54,10 @@ class ThreadInfo:
     source: str | None
     status: str
     bytes: int
+    title: str | None = None
+    titled: bool = False
+    labels: tuple[str, ...] = ()
+    archived: bool = False
 
 
 class ThreadPage(NamedTuple):
@@ -83,27 +96,34 @@ def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
 
 
 async def list_threads(
-    query: ListThreads, wanted: Mapping[str, Any], after: str | None, contains: str = ""
+    query: ListThreads,
+    wanted: Mapping[str, Any],
+    after: str | None,
+    contains: str = "",
+    described: DescriptionFilter = EVERY_THREAD,
 ) -> ThreadPage:
-    """Return a page of the catalogue.
+    """Return a page of the catalogue, without derived titles.
 
     One round trip; one more to find `after` by its id; more if the filter is not indexed, and one for each thread if it
-    is compared with any checkpoint. `contains` is never indexed: rows are read until the page is full or no more are
-    left.
+    is compared with any checkpoint. `contains` and `described` are never indexed: rows are read until the page is full
+    or no more are left. `contains` is looked for in ids, given titles and labels.
     """
     if after is not None:
         query = query._replace(after=await _find_cursor(query, after))
+    query = query._replace(described=described.needs_description)
     found: list[ThreadInfo] = []
     damaged: list[str] = []
     while len(found) < query.limit:
-        size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
+        reads_all = contains or described != EVERY_THREAD
+        size = _FILTERED_SLICE if reads_all else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await query._replace(limit=size)
-        named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
-        for each in named:
+        for each in listed:
+            if contains and not _contains(each, contains):
+                continue
             if each.row.lease is not None and is_empty(each.row) and not is_damaged(each):
                 continue  # its lease was taken before anything was stored
             try:
-                if await _is_match(each, wanted, any_checkpoint=query.any_checkpoint):
+                if await _is_match(each, wanted, described, any_checkpoint=query.any_checkpoint):
                     found.append(thread_info(each))
             except Corrupt as error:
                 damaged.append(f"thread {each.row.key.id!r} is damaged and left out of a filtered list: {error}")
@@ -172,8 +192,21 @@ async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     return found[0] if found else None
 
 
-async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_checkpoint: bool) -> bool:
-    """Return whether a thread matches the filter. Corrupt if that is not known because a row is damaged."""
+def _contains(listed: ListedThread, text: str) -> bool:
+    """Return whether the id of a thread, its given title or a label contains a text. Of a damaged one, only the id."""
+    if text.casefold() in listed.row.key.id.casefold():
+        return True
+    return listed.row.description is not None and not is_damaged(listed) and description_of(listed.row).mentions(text)
+
+
+async def _is_match(
+    listed: ListedThread, wanted: Mapping[str, Any], described: DescriptionFilter, *, any_checkpoint: bool
+) -> bool:
+    """Return whether a thread matches the filters. Corrupt if that is not known because a row is damaged."""
+    if described != EVERY_THREAD:
+        check_row(listed)
+        if not described.includes(description_of(listed.row)):
+            return False
     if not wanted:
         return True
     if any_checkpoint:
@@ -185,6 +218,40 @@ async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_chec
 def is_damaged(listed: ListedThread) -> bool:
     """Return whether the row of a listed thread is damaged."""
     return row_problem(listed) is not None
+
+
+def description_of(row: ThreadRow) -> Description:
+    """Return what was said about a thread. Corrupt if that cannot be read."""
+    return description.unpack(row.description, f"thread {row.key.id!r}")
+
+
+async def describe(heads: Heads, key: ThreadKey, changes: Mapping[str, Any], time: int, nonce: int) -> ThreadInfo:
+    """Change these fields of a thread's Description, and return the thread. Two round trips, as in `change_row`."""
+
+    async def decide(before: ThreadRow | None) -> tuple[Mapping[str, Any] | None, ThreadInfo]:
+        row = before or new_row(key, time, nonce)
+        after = row._replace(description=description.pack(description_of(row)._replace(**changes)))
+        columns = {"description": after.description} if after.description != row.description else None
+        return columns, thread_info(ListedThread(after._replace(checksum=None, bytes_check=None), None))
+
+    return await change_row(heads, key, decide, time, nonce)
+
+
+async def with_titles(heads: Heads, tenant: str, threads: Sequence[ThreadInfo]) -> ThreadPage:
+    """Return the same threads with derived titles, where they were given none. Round trips as `derive_titles`.
+
+    `damaged` has a message for each thread whose messages cannot be read.
+    """
+    keys = [
+        ThreadKey(tenant, each.kind, each.id)
+        for each in threads
+        if not (each.titled or each.status == DAMAGED) and each.checkpoints
+    ]
+    titles, damaged = await derive_titles(heads, keys)
+    return ThreadPage(
+        [replace(each, title=titles.get(ThreadKey(tenant, each.kind, each.id), each.title)) for each in threads],
+        damaged,
+    )
 
 
 def thread_info(listed: ListedThread) -> ThreadInfo:
@@ -203,6 +270,7 @@ def thread_info(listed: ListedThread) -> ThreadInfo:
             status=DAMAGED,
             bytes=_number(row.bytes),
         )
+    said = description_of(row)
     return ThreadInfo(
         id=row.key.id,
         kind=row.key.kind,
@@ -214,6 +282,10 @@ def thread_info(listed: ListedThread) -> ThreadInfo:
         source=row.source,
         status=row.status,
         bytes=row.bytes,
+        title=said.title,
+        titled=said.title is not None,
+        labels=said.labels,
+        archived=said.archived,
     )
 
 

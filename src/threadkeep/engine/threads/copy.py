@@ -17,12 +17,13 @@ from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec, pack
 from threadkeep.engine.log.itemlog import SHARED, Item, ItemId, ItemRange
-from threadkeep.engine.log.records import CheckpointRecord, TaskWrites
+from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, ThreadRow
 from threadkeep.engine.requests import Batch, CopyThread, ForkThread, LoadedRows, LoadThreadRows, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import metadata_of, write
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
+from threadkeep.engine.threads.row_changes import change_row
 from threadkeep.engine.threads.thread_rows import stored_parts
 from threadkeep.errors import Corrupt
 from threadkeep.plan import result
@@ -40,7 +41,8 @@ async def copy(
 ) -> tuple[str, ...]:
     """Copy all checkpoints and writes. Nothing happens if the source does not exist, or if it is the target.
 
-    What is added to an existing thread gets the given time, or keeps its own with `keeps_times`. Corrupt, and nothing
+    What is added to an existing thread gets the given time, or keeps its own with `keeps_times`. The description of the
+    source is added if the target has none: two round trips more. Corrupt, and nothing
     happens, if anything in the source is damaged. With `salvages`, its intact part is copied instead; the result says
     what was left out. ValueError if a CubeLoop thread would be copied onto an existing one.
 
@@ -73,11 +75,14 @@ async def copy(
         if target.kind == CUBE:
             raise ValueError(f"thread {target.id!r} already exists: a CubeLoop thread can only be copied to a new id")
         ops = _missing_ops(head, part.loaded, existing, target, None if keeps_times else time, nonce)
-        return Decision(_Copied(ops, part.left_out))
+        assert existing.thread is not None
+        is_described = existing.thread.description is not None
+        return Decision(_Copied(ops, part.left_out, None if is_described else part.loaded.thread.description))
 
     copied = await commit(heads, target, read, decide, source=source)
     for outcome in await write(heads, target, copied.ops) if copied.ops else []:
         result(outcome)
+    await _describe_too(heads, target, copied.description, time, nonce)
     return copied.left_out
 
 
@@ -90,10 +95,22 @@ class _Threads(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """The ops that are still to be made, and what is left out of the copy."""
+    """The ops that are still to be made, what is left out of the copy, and what is said about the source."""
 
     ops: list[Op]
     left_out: tuple[str, ...]
+    description: str | None = None
+
+
+async def _describe_too(heads: Heads, target: ThreadKey, description: str | None, time: int, nonce: int) -> None:
+    """Say about a thread that existed what is said about the source, unless something is said about it already."""
+    if description is None:
+        return
+
+    async def decide(row: ThreadRow | None) -> tuple[dict[str, str] | None, None]:
+        return {"description": description} if row is not None and row.description is None else None, None
+
+    await change_row(heads, target, decide, time, nonce)
 
 
 async def _read_head(heads: Heads, source: ThreadKey, loaded: LoadedRows, *, with_items: bool) -> Head:

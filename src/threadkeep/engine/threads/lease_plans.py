@@ -1,7 +1,7 @@
 """Take, renew, release, break and show the lease of a thread: plans of three round trips.
 
 Each reads the thread's row and the clock, and commits the row with another lease. They may be repeated: whoever takes a
-lease recognizes it by its digest. Items and checkpoints that are cached stay so.
+lease recognizes it by its digest.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from threadkeep.engine.commit import new_row, next_revision, retry
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.lease import StoredLease, is_empty, is_held, pack_lease, unpack_lease
-from threadkeep.engine.log.records import ThreadRow, refuse_encrypted
-from threadkeep.engine.requests import Batch, Commit, LoadItems, ReadClock, StorageClock
-from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.lease import StoredLease, is_held, pack_lease, unpack_lease
+from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.requests import LoadItems, ReadClock, StorageClock
+from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.row_changes import change_row
 
 
 class Grant(NamedTuple):
@@ -104,29 +104,8 @@ def _packed(grant: Grant, clock: StorageClock) -> bytes:
 async def _change(
     heads: Heads, key: ThreadKey, decide: Callable[[ThreadRow | None, StorageClock], _Decision], time: int, nonce: int
 ) -> FoundLease | bool | None:
-    async def once(attempt: int) -> FoundLease | bool | None:
-        before = (await LoadItems(key, ())).thread
-        if before is not None:
-            refuse_encrypted(before)  # without keys, the changed row could not be sealed
-        changes, lease, reply = decide(before, await ReadClock(key))
-        if changes:
-            row = before or new_row(key, time, nonce + attempt)
-            after = row._replace(rev=next_revision(row, nonce + attempt), lease=lease, bytes=0)
-            expect = (before.epoch, before.rev) if before is not None else None
-            try:
-                await Commit(Batch(expect, after, drops_thread=lease is None and is_empty(row)))
-            except BaseException:
-                heads.drop(key)
-                raise
-            _keep_head(heads, row, after._replace(bytes=row.bytes))
-        return reply
+    async def with_clock(row: ThreadRow | None) -> tuple[dict[str, bytes | None] | None, FoundLease | bool | None]:
+        changes, lease, result = decide(row, await ReadClock(key))
+        return {"lease": lease} if changes else None, result
 
-    return await retry(once, f"thread {key.id!r} was changed by others")
-
-
-def _keep_head(heads: Heads, before: ThreadRow, after: ThreadRow) -> None:
-    """Let what is cached of a thread be that of its new row, if it was that of the row before."""
-    head = heads.get(before.key)
-    heads.drop(before.key)
-    if head is not None and head.row is not None and (head.row.epoch, head.row.rev) == (before.epoch, before.rev):
-        heads.store(Head(head.key, after, head.names, head.recent, head.cache))
+    return await change_row(heads, key, with_clock, time, nonce)

@@ -124,11 +124,14 @@ async def prune_thread(
         selection = select(thread)
         left = _survivors(thread, selection)
         freed = await _measure_unused(thread, left)
-        return Seen(_MeasuredPrune(thread, left, freed, selection.matching), thread.head.row)
+        return Seen(_MeasuredPrune(thread, left, freed, selection), thread.head.row)
 
     def decide(seen: Seen[_MeasuredPrune | None], attempt: int) -> Decision[ThreadLoss | None]:
         measured = seen.state
-        batch = _batch(measured.thread, measured.left, nonce + attempt) if measured is not None else None
+        batch = None
+        if measured is not None:
+            drops_empty = measured.selection.drops_empty
+            batch = _batch(measured.thread, measured.left, nonce + attempt, drops_empty=drops_empty)
         if measured is None or batch is None:
             damaged = sorted(measured.thread.damaged_keys()) if measured is not None else ()
             return Decision(ThreadLoss(damaged=tuple(damaged)) if damaged else None)
@@ -138,12 +141,12 @@ async def prune_thread(
 
 
 class _MeasuredPrune(NamedTuple):
-    """A thread, what remains of it, the stored bytes of the items that are removed, and how much of it matched."""
+    """A thread, what remains of it, the stored bytes of the items that are removed, and what was selected."""
 
     thread: ThreadRows
     left: Survivors
     freed: int
-    matching: int | None
+    selection: PruneSelection
 
 
 async def _measure_unused(thread: ThreadRows, left: Survivors) -> int:
@@ -157,7 +160,7 @@ async def _measure_unused(thread: ThreadRows, left: Survivors) -> int:
 
 
 def _loss(measured: _MeasuredPrune, batch: Batch) -> ThreadLoss:
-    thread, left, freed, matching = measured
+    thread, left, freed, selection = measured
     row = thread.head.row
     assert row is not None
     hidden = (key for key, new in left.rows.items() if new.hidden and not thread.records[key].row.hidden)
@@ -168,7 +171,7 @@ def _loss(measured: _MeasuredPrune, batch: Batch) -> ThreadLoss:
         hidden=tuple(sorted(hidden)),
         writes=row.writes - batch.thread.writes,
         bytes=size,
-        matching=matching,
+        matching=selection.matching,
         total=len(thread.records) + len(thread.damaged),
         damaged=tuple(sorted(thread.damaged_keys())),
     )
@@ -292,7 +295,14 @@ def _without_runs(thread: ThreadRows, runs: frozenset[str]) -> PruneSelection:
     return PruneSelection(visible, lambda key, entry: key not in removed and entry.origin[1] not in runs)
 
 
-def _batch(thread: ThreadRows, left: Survivors, nonce: int, runs: frozenset[str] = frozenset()) -> Batch | None:
+def _batch(
+    thread: ThreadRows,
+    left: Survivors,
+    nonce: int,
+    runs: frozenset[str] = frozenset(),
+    *,
+    drops_empty: bool = False,
+) -> Batch | None:
     """The change from a thread to its survivors; None if nothing changes, or nothing may change."""
     row = thread.head.row
     assert row is not None
@@ -303,7 +313,8 @@ def _batch(thread: ThreadRows, left: Survivors, nonce: int, runs: frozenset[str]
     changed_tasks = {key: task for key, task in left.tasks.items() if task.row != before[key].row}
     removed = tuple(key for key in thread.records if key not in left.rows)
     removed_tasks = tuple(key for key in before if key not in left.tasks)
-    if not (removed or removed_tasks or changed or changed_tasks or left.unused):
+    is_changed = removed or removed_tasks or changed or changed_tasks or left.unused
+    if not is_changed and not (drops_empty and left.is_empty):
         return None
     grown = _checkpoint_growth(thread, changed, removed) + _write_growth(before, changed_tasks, removed_tasks)
     return Batch(

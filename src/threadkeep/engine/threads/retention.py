@@ -223,7 +223,7 @@ def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSe
     view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if _is_tagged(thread, r)})
     for_thread = next((policy for policy in fitting if policy.ns is None), None)
     if for_thread is not None and _is_idle(for_thread, row, now) and not (for_thread.keep_tagged and view.tagged):
-        return PruneSelection(set(), lambda *_: False, matching=matching)
+        return PruneSelection(set(), lambda *_: False, matching=matching, drops_empty=True)
     kept = _select_in_namespace(view, roots, fitting, now, set())
     kept_roots = {id for _, id in kept}
     for records in by_namespace.values():

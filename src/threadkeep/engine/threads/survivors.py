@@ -41,7 +41,8 @@ class PruneSelection(NamedTuple):
 
     Writes and checkpoints that delta channels are rebuilt from stay in addition; so do those in `hidden`. Damaged
     checkpoints stay, and damaged writes with them, except those of checkpoints in `dropped` and on them. `matching` is
-    the number of checkpoints that match the metadata filter of the policy that selected, if it has one.
+    the number of checkpoints that match the metadata filter of the policy that selected, if it has one. `drops_empty`:
+    whether a thread that has no checkpoints to remove is removed, too; it may have a description.
     """
 
     visible: set[CheckpointKey]
@@ -49,6 +50,7 @@ class PruneSelection(NamedTuple):
     hidden: AbstractSet[CheckpointKey] = frozenset()
     dropped: AbstractSet[CheckpointKey] = frozenset()
     matching: int | None = None
+    drops_empty: bool = False
 
 
 class Survivors(NamedTuple):

@@ -19,7 +19,7 @@ class Done(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of a form. `kind` is `text`, `number` or `lines`."""
+    """A field of a form. `kind` is `text`, `number`, `lines` or `check`."""
 
     name: str
     label: str
@@ -30,7 +30,8 @@ class Field(NamedTuple):
 class Change(NamedTuple):
     """A change of a thread: what it is called, what it does, what it asks for, and how it is made.
 
-    `preview` returns what it would do. `needs_graph` means that the graph itself makes it.
+    `preview` returns what it would do, `preset` what the fields say at first. `needs_graph` means that the graph itself
+    makes it.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Change(NamedTuple):
     fields: tuple[Field, ...]
     make: Callable[[Inspected, Place, Query], Awaitable[Done]]
     preview: Callable[[Inspected, Place, Query], Awaitable[str]] | None = None
+    preset: Callable[[Inspected, Place], Awaitable[dict[str, str]]] | None = None
     destroys: bool = False
     needs_graph: bool = False
 
@@ -46,12 +48,13 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Ask about a change."""
     name, change = _chosen(shown, query)
     place = await shown.place(query)
+    preset = await change.preset(shown, place) if change.preset is not None else {}
     return {
         "name": name,
         "change": change,
         "place": place,
         "preview": await change.preview(shown, place, query) if change.preview is not None else None,
-        "given": {field.name: query.text(field.name) for field in change.fields},
+        "given": {field.name: query.text(field.name, preset.get(field.name, "")) for field in change.fields},
     }
 
 
@@ -77,6 +80,20 @@ def _at(place: Place, id: str | None) -> Done:
 
 def _checkpoint(place: Place) -> str:
     return place.id or "latest"
+
+
+async def _describe(shown: Inspected, place: Place, form: Query) -> Done:
+    labels = [label for each in form.text("labels").split(",") if (label := each.strip())]
+    title, archived = form.optional("title"), form.flag("archived")
+    await shown.keep.adescribe(place.thread, title=title, labels=labels, archived=archived, kind=place.kind)
+    return Done("thread", place.thread_link)
+
+
+async def _described(shown: Inspected, place: Place) -> dict[str, str]:
+    info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
+    if info is None:
+        return {}
+    return {"title": info.title or "", "labels": ", ".join(info.labels), "archived": "1" if info.archived else ""}
 
 
 async def _tag(shown: Inspected, place: Place, form: Query) -> Done:
@@ -138,6 +155,17 @@ async def _update(shown: Inspected, place: Place, form: Query) -> Done:
 
 
 CHANGES = {
+    "describe": Change(
+        "Describe the thread",
+        "Give it a title and labels, or mark it as archived. What agents store does not change.",
+        (
+            Field("title", "Title", help="Leave it empty for the first message."),
+            Field("labels", "Labels", help="Separated by commas."),
+            Field("archived", "Archived", "check"),
+        ),
+        _describe,
+        preset=_described,
+    ),
     "tag": Change(
         "Tag",
         "A tag is a name in the metadata of a checkpoint. Retention policies keep tagged checkpoints.",
@@ -201,6 +229,7 @@ CHANGES = {
 """Every change, by the name in its address."""
 
 NOTICES = {
+    "describe": "the thread is described",
     "tag": "the tag is changed",
     "fork": "this is the new branch",
     "rollback": "this is the latest checkpoint now",

@@ -11,14 +11,16 @@ from threadkeep.inspector.query import Query
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 _SLICE = 50
+_ARCHIVED = {"hide": False, "only": True}
 
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
-    """List threads. Two round trips at most, and what the filters cost."""
+    """List threads. Round trips as `Keep.threads`, two more for another slice."""
     if shown.foreign is not None:
         await shown.foreign.start()
     order, status, kind = query.text("order", ORDERS[0]), query.optional("status"), query.optional("kind")
     search, metadata = query.text("q"), query.conditions("metadata")
+    label, archived = query.optional("label"), query.optional("archived")
     found = await shown.keep.athreads(
         limit=_SLICE + 1,
         after=await _after(shown, query),
@@ -27,13 +29,23 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         kind=kind,
         contains=search,
         metadata=metadata or None,
+        labels=[label] if label is not None else None,
+        archived=_ARCHIVED.get(archived or ""),
     )
-    filters = {"q": search, "status": status, "kind": kind, "order": order, "metadata": query.text("metadata")}
+    filters = {
+        "q": search,
+        "status": status,
+        "kind": kind,
+        "order": order,
+        "metadata": query.text("metadata"),
+        "label": label,
+        "archived": archived,
+    }
     last = found[_SLICE - 1] if len(found) > _SLICE else None
     return {
         "threads": found[:_SLICE],
         "filters": filters,
-        "is_filtered": bool(search or status or kind or metadata),
+        "is_filtered": bool(search or status or kind or metadata or label or archived),
         "more": filters | {"after": last.id, "after_kind": last.kind} if last is not None else None,
         "orders": ORDERS,
         "statuses": STATUSES,
@@ -46,7 +58,7 @@ async def _after(shown: Inspected, query: Query) -> ThreadInfo | None:
     id = query.optional("after")
     if id is None:
         return None
-    found = await shown.keep.athread(id, kind=query.optional("after_kind"))
+    found = await shown.keep.athread(id, kind=query.optional("after_kind"), titles=False)
     if found is None:
         raise Missing(f"thread {id!r}, the last one of the list before, no longer exists: start from the top")
     return found

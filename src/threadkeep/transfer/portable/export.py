@@ -7,6 +7,7 @@ written again, or left out.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ class ExportResult:
 
 def thread_line(row: ThreadRow) -> dict[str, Any]:
     """Return the first line of a thread."""
-    return {
+    said = {} if row.description is None else {"description": json.loads(row.description)}
+    return said | {
         "type": THREAD, "kind": row.key.kind, "id": row.key.id, "created": row.created, "updated": row.updated,
         "status": row.status, "early": row.early, "early_status": row.early_status, "checkpoints": row.checkpoints,
         "writes": row.writes, "top": row.top,

@@ -31,7 +31,7 @@ from threadkeep.transfer.portable.format import (
     brief,
     read_memory,
 )
-from threadkeep.transfer.portable.thread_rows import LineSum, PortableThreadRows
+from threadkeep.transfer.portable.thread_rows import LineSum, PortableThreadRows, description_of
 from threadkeep.transfer.result import OWN_EXPORT, TransferResult
 from threadkeep.transfer.selection import Selection
 from threadkeep.transfer.thread_builder import is_untouched_copy
@@ -133,6 +133,7 @@ class _PortableThread:
         self.created = first.count("created")
         self.updated = first.count("updated")
         self.family = new_family(nonce())
+        self.description = description_of(first)
         self.end: Line | None = None
         self._session = session
         self._first = first
@@ -171,8 +172,8 @@ class _PortableThread:
         if self.end is None or not self.is_complete:
             return None
         _check_counts(self.end, rows)
-        if not (rows.checkpoints or rows.writes):
-            raise self._first.error(f"thread {brief(key.id)} has neither checkpoints nor writes")
+        if not (rows.checkpoints or rows.writes or self.description):
+            raise self._first.error(f"thread {brief(key.id)} has neither checkpoints nor writes nor a description")
         return rows.batch()
 
     def skip(self) -> None:

@@ -162,7 +162,8 @@ class Redaction:
         kind = fields["type"]
         if kind == lines.THREAD:
             self._kind = fields["kind"]
-            return fields | {"id": self.name(fields["id"])}
+            redacted = {name: self._description(fields[name]) for name in ("description",) if name in fields}
+            return fields | redacted | {"id": self.name(fields["id"])}
         if kind == lines.CHECKPOINT:
             return self._checkpoint(fields)
         if kind == lines.WRITES:
@@ -175,6 +176,12 @@ class Redaction:
                 "value": self.json_value(fields["value"]),
             }
         return fields
+
+    def _description(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Redact what people said about a thread: its title and labels."""
+        texts = {"title": self.name(said["title"])} if "title" in said else {}
+        labels = {"labels": [self.name(each) for each in said["labels"]]} if "labels" in said else {}
+        return said | texts | labels
 
     def _checkpoint(self, fields: dict[str, Any]) -> dict[str, Any]:
         changed = fields | {

@@ -26,7 +26,7 @@ from threadkeep.engine.log.records import (
     pack_writes,
 )
 from threadkeep.engine.requests import Batch, NewLabels
-from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads import description, metadata
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.format import LaneNames, Line, brief
 
@@ -235,7 +235,7 @@ class PortableThreadRows:
             source=top.source if top else None, status=_status(self.first, "status") or "idle",
             labels=top.labels if top else None, early=early, early_status=_status(self.first, "early_status"),
             family=self.family, top_writes=rows_on[top.id] if top else 0,
-            early_writes=rows_on[early] if early is not None else None,
+            early_writes=rows_on[early] if early is not None else None, description=description_of(self.first),
         )  # fmt: skip
         return Batch(
             None, thread, new_checkpoints=rows, new_writes=tasks, labels=tuple(self._labels.values()),
@@ -248,6 +248,14 @@ class _SameNumbers(dict[int, int]):
 
     def __missing__(self, n: int) -> int:
         return n
+
+
+def description_of(line: Line) -> str | None:
+    """Return what the first line of a thread says about it, as a row stores it."""
+    try:
+        return description.pack(description.read(line.table("description")))
+    except (TypeError, ValueError) as error:
+        raise line.error(f"the description of the thread: {error}") from error
 
 
 def _status(line: Line, name: str) -> str | None:

@@ -1,0 +1,52 @@
+"""The command `describe`: set the title and labels of a thread, archive it, or bring it back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.options import Json, Kind, Tenant, Thread, Url
+from threadkeep.cli.output import one_line, print_result
+
+
+@app.command()
+def describe(
+    thread: Thread,
+    *,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Set the title.")] = None,
+    no_title: Annotated[bool, typer.Option("--no-title", help="Remove the title.")] = False,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="LABEL", help="Add a label. May be repeated.")
+    ] = None,
+    no_label: Annotated[
+        list[str] | None, typer.Option("--no-label", metavar="LABEL", help="Remove a label. May be repeated.")
+    ] = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="Remove all labels that are not given.")] = False,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--unarchive", help="Mark the thread as archived, or not.")
+    ] = None,
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Set the title and labels of a thread, archive it, or bring it back. The thread need not exist yet."""
+    if title is not None and no_title:
+        raise ValueError("give --title or --no-title, not both")
+    said: dict[str, Any] = {}
+    if title is not None or no_title:
+        said["title"] = title
+    if archive is not None:
+        said["archived"] = archive
+    with open_keep(url, tenant) as keep:
+        if label or no_label or no_labels:
+            found = None if no_labels else keep.thread(thread, kind=kind, titles=False)
+            said["labels"] = {*(found.labels if found is not None else ()), *(label or ())} - set(no_label or ())
+        info = keep.describe(thread, kind=kind, **said)
+    labels = f" [{', '.join(info.labels)}]" if info.labels else ""
+    archived = ", archived" if info.archived else ""
+    print_result(
+        info, [f"{one_line(info.id)}: {one_line(info.title or '(no title)')}{one_line(labels)}{archived}"], as_json=json
+    )
