@@ -276,13 +276,22 @@ def diff(
 
 def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: str | None) -> threadkeep.Diff:
     one, other = keep.find(a, kind=kind), keep.find(b, kind=kind)
-    if one.ns != other.ns:
+    if one.ns != other.ns and (one.thread, one.kind) == (other.thread, other.kind):
         raise ValueError(
             f"{a!r} is in namespace {one.ns!r} and {b!r} in {other.ns!r}: compare checkpoints of one namespace"
         )
     if ns is not None and ns != one.ns:
         raise ValueError(f"{a!r} is in namespace {one.ns!r}; to use --ns, write diff THREAD A B")
-    return keep.diff(one.thread, one.id, other.id, ns=one.ns, other_thread=other.thread, kind=kind)
+    return keep.diff(
+        one.thread,
+        one.id,
+        other.id,
+        ns=one.ns,
+        other_thread=other.thread,
+        kind=one.kind,
+        other_ns=other.ns,
+        other_kind=other.kind,
+    )
 
 
 def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
