@@ -26,6 +26,10 @@ class Origin(NamedTuple):
     until: str | None
     start: str | None = None
 
+    def covers(self, checkpoint: str) -> bool:
+        """Whether a checkpoint of the thread may have come from there."""
+        return self.until is None or checkpoint <= self.until
+
     def note(self) -> str:
         """Return the name that notes this origin."""
         return _NOTE + json.dumps(self)
