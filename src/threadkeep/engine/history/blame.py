@@ -21,13 +21,11 @@ from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.origins import Origin, read_origins
+from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage, resolve_ref
 from threadkeep.errors import Corrupt, Missing
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
-_MAX_THREADS = 32
-"""So many threads are searched for a value that was copied from one to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ async def _find_earlier(heads: Heads, found: _Found, visited: set[ThreadKey]) ->
         source = found.key._replace(id=origin.thread)
         if not origin.covers(found.blame.introduced_in.id):
             continue
-        if source in visited or len(visited) >= _MAX_THREADS:
+        if source in visited or len(visited) >= MAX_THREADS:
             missing = missing or source.id
             continue
         visited.add(source)

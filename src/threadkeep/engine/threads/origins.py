@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+MAX_THREADS = 32
+"""So many threads are searched for what was copied from one to the next."""
 _NOTE = "\0copied from "
 
 
