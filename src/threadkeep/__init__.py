@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
     from threadkeep.engine.history.blame import Blame
     from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
+    from threadkeep.engine.history.checkpoint_sizes import CheckpointSize, StateSize, WriteSize
     from threadkeep.engine.history.diff import ChannelDiff, Diff
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
@@ -60,6 +61,7 @@ __all__ = [
     "ChannelDiff",
     "ChannelSize",
     "CheckpointInfo",
+    "CheckpointSize",
     "CheckpointView",
     "CompactResult",
     "DeleteResult",
@@ -87,6 +89,7 @@ __all__ = [
     "RepairResult",
     "RotateResult",
     "Sizes",
+    "StateSize",
     "Stats",
     "StorageSize",
     "StoredType",
@@ -102,6 +105,7 @@ __all__ = [
     "VerbMetrics",
     "VerifyResult",
     "WriteInfo",
+    "WriteSize",
     "abackup",
     "aconvert",
     "arestore",
@@ -126,6 +130,7 @@ _NAMES = {
     "engine.history.audit": "Activity ActivityRow TracedWrite",
     "engine.history.blame": "Blame",
     "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
+    "engine.history.checkpoint_sizes": "CheckpointSize StateSize WriteSize",
     "engine.history.diff": "ChannelDiff Diff",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",

@@ -365,6 +365,8 @@ def _blame_lines(found: threadkeep.Blame) -> Iterator[RenderableType]:
 
 def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:
     checkpoint, write = found.introduced_in, found.write
+    if checkpoint.thread != found.thread:
+        yield "thread", checkpoint.thread
     yield "checkpoint", checkpoint.id
     yield "step", f"{checkpoint.step} ({checkpoint.source})"
     yield "time", format_time(checkpoint.time)
@@ -381,6 +383,8 @@ def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:
         yield "written", format_time(write.time)
     if found.damaged is not None:
         yield "damaged", f"{found.damaged}: the value may be older"
+    if found.source_missing is not None:
+        yield "copied from", f"thread {found.source_missing}, which does not have it any more"
     if found.oldest:
         yield "note", "this is the oldest stored checkpoint: the value may be older"
 
