@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
     from threadkeep.engine.history.checkpoint_sizes import CheckpointSize, StateSize, WriteSize
     from threadkeep.engine.history.diff import ChannelDiff, Diff
+    from threadkeep.engine.history.flow import Flow, FlowChannel, FlowEdge, FlowNode
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.value_diff import ValueChange
@@ -72,6 +73,10 @@ __all__ = [
     "ErasedNamespace",
     "ExportResult",
     "Finding",
+    "Flow",
+    "FlowChannel",
+    "FlowEdge",
+    "FlowNode",
     "Keep",
     "KeepCache",
     "KeepSaver",
@@ -132,6 +137,7 @@ _NAMES = {
     "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
     "engine.history.checkpoint_sizes": "CheckpointSize StateSize WriteSize",
     "engine.history.diff": "ChannelDiff Diff",
+    "engine.history.flow": "Flow FlowChannel FlowEdge FlowNode",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.value_diff": "ValueChange",

@@ -123,6 +123,27 @@ def _trace_row(write: TracedWrite, task: str, *, with_day: bool) -> list[object]
 
 
 @app.command()
+def flow(
+    thread: Thread,
+    *,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Show the data flow of a thread. Its nodes and channels, and who wrote, triggered or sent what, and when."""
+    if mermaid and json:
+        raise ValueError("pass only one of --mermaid and --json")
+    with open_keep(url, tenant, read_only=True) as keep:
+        found = keep.flow(thread, kind=kind)
+    if mermaid:
+        typer.echo(found.mermaid(), nl=False)
+    else:
+        print_result(found, map(Text, found.text().splitlines()), as_json=json)
+
+
+@app.command()
 def activity(
     *,
     since: Annotated[

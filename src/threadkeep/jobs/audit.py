@@ -11,10 +11,12 @@ from threadkeep import clock
 from threadkeep.clock import now_ms
 from threadkeep.engine.health.requests import MeasureStorage
 from threadkeep.engine.history import audit
+from threadkeep.engine.history import flow as engine_flow
 from threadkeep.engine.history import sizes as engine_sizes
 from threadkeep.engine.history.audit import Activity, TracedWrite
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.checkpoint_sizes import measure_checkpoint
+from threadkeep.engine.history.flow import Flow
 from threadkeep.engine.history.sizes import Sizes, Stats
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
@@ -48,6 +50,17 @@ async def trace(
     """
     ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
     return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, namespace, values=values)
+
+
+async def flow(session: Session, thread_id: str, *, kind: str | None = None) -> Flow:
+    """Return the data flow of a thread: its nodes and channels, and who wrote, triggered or sent what, and when.
+
+    All checkpoints and branches count, and all calls of a subgraph together. `Flow.text` and `Flow.mermaid` draw it. In
+    a CubeLoop thread the nodes are the roles of its messages and the tools that they call. What is damaged is left out
+    and listed in `damaged`. Raise Missing if the thread does not exist. Up to five round trips; of values, only pending
+    sends and the messages of CubeLoop threads are read.
+    """
+    return await engine_flow.flow(session.heads, await thread_key(session, thread_id, kind))
 
 
 def activity(

@@ -276,6 +276,27 @@ async def _trace_messages(
     return traced, made._replace(places={mark: made.places[mark] for mark, _ in traced})
 
 
+async def read_messages(
+    heads: Heads, rows: ThreadRows, record: CheckpointRecord
+) -> tuple[list[TracedWrite], list[str]]:
+    """Return the messages of a cube thread's checkpoint, with values, and what is wrong with those that are damaged.
+
+    Two round trips.
+    """
+    try:
+        appends = await _load_appends(heads, rows, record)
+    except Corrupt as error:
+        return [], [str(error)]
+    cache = await _load_items(rows, [each for append in appends for each in append.ranges])
+    found, problems = list[TracedWrite](), list[str]()
+    for append in appends:
+        try:
+            found += _message_writes(append, cache, rows.head.where, values=True) if append.ranges else ()
+        except Corrupt as error:
+            problems.append(str(error))
+    return found, problems
+
+
 def _message_writes(append: _AppendedMessages, cache: ItemCache, where: str, *, values: bool) -> Iterator[TracedWrite]:
     elements = cache.elements(append.ranges)
     if elements is None:
@@ -307,11 +328,11 @@ class ActivityQuery(NamedTuple):
 
     def includes_namespace(self, ns: str) -> bool:
         """Whether a namespace counts: it is the wanted one, or a call of the wanted subgraph."""
-        return self.ns is None or self.ns in (ns, _without_task_ids(ns))
+        return self.ns is None or self.ns in (ns, without_task_ids(ns))
 
 
-def _without_task_ids(ns: str) -> str:
-    """A namespace without the ids of the calling tasks. LangGraph writes it as `outer:id|inner:id`."""
+def without_task_ids(ns: str) -> str:
+    """Return a namespace without the ids of the calling tasks. LangGraph writes it as `outer:id|inner:id`."""
     return "|".join(part.partition(":")[0] for part in ns.split("|") if not part.isdigit())
 
 
