@@ -19,7 +19,7 @@ from langgraph.graph import START, StateGraph
 
 import threadkeep
 from checkpoint_chains import Chain
-from damage import StoredRows, flip_byte
+from damage import flip_byte, rows_opener
 from encrypted_keeps import KEYS
 from rich_threads import user_message, write_cube_thread, write_thread
 from sync_async import Caller
@@ -163,12 +163,12 @@ async def test_roles_and_tools_are_the_nodes_of_a_cube_thread(keep: threadkeep.K
     assert edges(await call(keep, "flow", "fork")) == edges(flow)
 
 
-async def test_damaged_checkpoints_are_shown_and_left_out(keep: threadkeep.Keep, call: Caller) -> None:
+async def test_damaged_checkpoints_are_shown_and_left_out(keep: threadkeep.Keep, url: str, call: Caller) -> None:
     await asyncio.to_thread(write_thread, keep, "t")
     whole = await call(keep, "flow", "t")
 
     def spoil() -> None:
-        rows = StoredRows(keep, "t")
+        rows = rows_opener(url)(keep, "t")
         row = rows.checkpoints()[2]
         rows.set_checkpoint(row, row._replace(body=flip_byte(row.body)))
 
