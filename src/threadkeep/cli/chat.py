@@ -11,7 +11,7 @@ from rich.text import Text
 from threadkeep.cli.output import STATUS_STYLES, Hanging, as_json_text, escape, format_time, one_line, plural, shorten
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import is_message, role_of, type_of
+from threadkeep.engine.log.plain import is_message, is_tool_call, role_of, tool_calls, type_of
 
 _ROLE_STYLES = {
     "human": "green",
@@ -27,8 +27,6 @@ _WIDTH = 400
 """The longest value that is printed; longer ones are cut."""
 _SPECIAL_WRITES = {"__interrupt__": ("interrupt", "interrupted"), "__error__": ("error", "error")}
 """Write channels that are printed below the state: the word for them, and the status whose colour they get."""
-_CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
-"""Where a message names the tools that it calls: in a field of its own, or among the blocks of its content."""
 
 
 def heading(checkpoint: CheckpointInfo) -> Text:
@@ -155,10 +153,9 @@ def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
         text.append(" failed", STATUS_STYLES["error"])
     content = message.get("content")
     blocks = content if isinstance(content, list) else [] if content is None else [content]
-    body = escape("\n".join(_block_text(block) for block in blocks if not _is_call(block)))
+    body = escape("\n".join(_block_text(block) for block in blocks if not is_tool_call(block)))
     yield text.append(f": {body}" if body else ":")
-    calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
-    yield from map(_call_line, calls or filter(_is_call, blocks))
+    yield from map(_call_line, tool_calls(message))
 
 
 def _block_text(block: Any) -> str:
@@ -166,10 +163,6 @@ def _block_text(block: Any) -> str:
         return block
     text = block.get("text", block.get("thinking")) if isinstance(block, Mapping) else None
     return text if isinstance(text, str) else shorten(as_json_text(block), _WIDTH)
-
-
-def _is_call(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") in _CALL_BLOCKS
 
 
 def _call_line(call: Any) -> Text:

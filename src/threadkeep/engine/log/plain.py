@@ -61,6 +61,9 @@ _POSITIONS = {
 }
 """The names of the fields of objects that are stored by position."""
 
+_CALL_FIELDS, _CALL_BLOCKS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
+"""Where a message names the tools that it calls."""
+
 
 def plain(tag: str, data: bytes, *, what: str = "a value") -> Any:
     """Return a stored value as plain data. `what` names it if it is Corrupt."""
@@ -187,3 +190,15 @@ def message_id(value: Any) -> str | None:
     """The id of a message; None if it does not have one, or is not a message."""
     found = value.get("id") if is_message(value) else None
     return found if isinstance(found, str) and found else None
+
+
+def tool_calls(message: Mapping[str, Any]) -> list[Any]:
+    """Return the calls of tools that a message has: in a field of its own, or else among the blocks of its content."""
+    calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
+    content = message.get("content")
+    return calls or list(filter(is_tool_call, content if isinstance(content, list) else [content]))
+
+
+def is_tool_call(block: Any) -> bool:
+    """Return whether a block of a message's content calls a tool."""
+    return isinstance(block, Mapping) and block.get("type") in _CALL_BLOCKS
