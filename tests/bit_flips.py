@@ -36,7 +36,7 @@ _DECLARED = re.compile(
 """What an answer contains if it says that some of it is damaged."""
 _SCORE = re.compile(r"score=[0-9.]+")
 """The score of a memory in a hybrid search depends on which others were found."""
-_FROM_MANY_ROWS = re.compile(r"(?:\w+ (?P<thread>.*): )?(?:tree|log|show.*|blame .*|diff|sizes|activity|stats)")
+_FROM_MANY_ROWS = re.compile(r"(?:\w+ (?P<thread>.*): )?(?:tree|log|show.*|blame .*|diff|flow|sizes|activity|stats)")
 """Verbs whose answers are made of many rows."""
 _ROWS_MISSING = {"counter", "missing parent", "missing item", "catalogue", "database", "checksum", "undecodable"}
 """What `verify` reports if rows are missing. If the key of a row is damaged, nobody knows whose row it is."""
@@ -88,6 +88,7 @@ def _reads_of_thread(keep: threadkeep.Keep, kind: str, id: str) -> dict[str, Rea
         "log": rows(lambda keep: keep.log(id, kind=kind), lambda info: (info.ns, info.id)),
         "show": one(lambda keep: keep.show(id, kind=kind)),
         "sizes": one(lambda keep: keep.sizes(thread_id=id, kind=kind)),
+        "flow": one(lambda keep: keep.flow(id, kind=kind)),
     } | (_reads_of_graph(keep, id) if kind == GRAPH else _reads_of_cube(id))
     return {f"{kind} {id}: {name}": call for name, call in calls.items()}
 

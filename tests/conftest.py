@@ -50,8 +50,8 @@ BACKENDS = [
 
 # The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove` runs all.
 ON_THE_CLUSTER = {
-    "test_agent_server.py", "test_agreement.py", "test_at_once.py", "test_audit.py", "test_budgets.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
-    "test_damaged_memories.py", "test_damaged_threads.py", "test_describe.py", "test_doctor.py", "test_repair.py", "test_store_agreement.py",
+    "test_agent_server.py", "test_agreement.py", "test_at_once.py", "test_audit.py", "test_budgets.py", "test_cli.py", "test_conformance.py", "test_copied_values.py", "test_cube_conformance.py",
+    "test_damaged_memories.py", "test_damaged_threads.py", "test_describe.py", "test_doctor.py", "test_flow.py", "test_repair.py", "test_store_agreement.py",
     "test_store_conformance.py", "test_tenant_rows.py", "test_tenants.py", "test_valkey.py",
     "test_verify.py",
     "test_encrypted_agreement.py", "test_encrypted_conformance.py", "test_encrypted_damage.py",

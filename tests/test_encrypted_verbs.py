@@ -288,6 +288,8 @@ def _reads_of_each_thread(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
                 keep.log(id, ns="", **options),
                 keep.tree(id, **options),
                 keep.sizes(thread_id=id, **options),
+                keep.sizes(thread_id=id, checkpoint_id="latest", **options),
+                keep.flow(id, **options),
                 keep.verify(id, **options),
             ],
         )

@@ -76,7 +76,7 @@ def foreign_saver() -> InMemorySaver:
 VERBS: dict[str, Any] = {
     "activity": (), "blame": ("t", "name"), "break_lease": ("t",), "compact": (), "copy": ("t", "u2"), "delete": ("t",),
     "delete_memories": (("users",),), "describe": {"thread_id": "t", "title": "A"}, "diff": ("t", "latest~1", "latest"), "doctor": (), "drop_tenant": ("acme",),
-    "encrypt": (), "erase": {"thread_id": "t"}, "export": lambda: (io.BytesIO(),), "find": ("t",), "fork": {"thread_id": "t", "to": "f"},
+    "encrypt": (), "erase": {"thread_id": "t"}, "export": lambda: (io.BytesIO(),), "find": ("t",), "flow": ("t",), "fork": {"thread_id": "t", "to": "f"},
     "import_from": lambda: (foreign_saver(),), "import_portable": lambda: (io.BytesIO(exported()),), "lease_info": ("t",),
     "log": ("t",), "migrate": (),
     "prune": {"policy": LAST}, "reencrypt": {"wait": False}, "repair": ("t",), "rollback": ("t", "latest~1"),
@@ -207,7 +207,7 @@ def test_wrong_keys_of_a_tenant_do_not_disturb_those_who_have_it_open(lasting_ur
 COMMANDS: dict[str, list[str]] = {
     "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "compact": [], "convert": ["URL", "TARGET"],
     "copy": ["t", "u2"], "delete": ["t", "--yes"], "diff": ["t", "latest~1", "latest"], "doctor": [],
-    "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "fork": ["t", "--to", "f"],
+    "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "flow": ["t"], "fork": ["t", "--to", "f"],
     "import": ["EXPORTED"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
     "reencrypt": ["--no-wait"], "repair": ["t"], "restore": ["EXPORTED", "URL"], "rollback": ["t", "latest~1"],
     "rotate": [], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],

@@ -433,12 +433,13 @@ def test_a_copy_onto_a_new_thread_takes_three_requests_and_one_to_check_the_item
     assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
 
 
-def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Bench) -> None:
+def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit_and_notes_its_source(warm: Bench) -> None:
     warm.write(put("0"), key=OTHER)
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
     assert warm.made_requests[:3] == [LoadThreadRows, InspectThread, LoadItems]
-    assert warm.made_requests.count(Commit) == 1
-    assert len(warm.made_requests) <= 5
+    assert warm.made_requests[-2:] == [LoadThreadRows, Commit]
+    assert warm.made_requests.count(Commit) == 2
+    assert len(warm.made_requests) <= 7
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
 
 

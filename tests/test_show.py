@@ -288,7 +288,8 @@ async def talks_are_looked_into(keep: threadkeep.Keep) -> None:
     assert (await both(keep, "blame", "talk", "extra.a.b")).introduced_in.run == "r2"
     reported = await both(keep, "blame", "talk", "messages[id=m2].content")
     assert (reported.introduced_in.run, reported.write, reported.oldest) == ("r1", None, False)
-    assert (await both(keep, "blame", "talk2", "messages[0]")).oldest
+    forked = await both(keep, "blame", "talk2", "messages[0]")
+    assert (forked.introduced_in.thread, forked.introduced_in.id, forked.oldest) == ("talk", "0000000001", False)
     assert (await both(keep, "tree", "talk")).children == {"": {"0000000001": ("0000000002",)}}
 
 

@@ -36,6 +36,8 @@ def _calls(keep: threadkeep.Keep) -> dict[str, Call]:
         "describe": Call(keep, "describe", ("t",), {"title": "A title"}),
         "activity": Call(keep, "activity"),
         "sizes": Call(keep, "sizes"),
+        "trace": Call(keep, "trace", ("t",)),
+        "flow": Call(keep, "flow", ("t",)),
         "stats": Call(keep, "stats"),
         "get_delta_channel_history": Call(saver, "get_delta_channel_history", (), {"config": AT, "channels": ["x"]}),
         "copy_thread": Call(saver, "copy_thread", ("t", "u")),

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
     from threadkeep.engine.history.blame import Blame
     from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
+    from threadkeep.engine.history.checkpoint_sizes import CheckpointSize, StateSize, WriteSize
     from threadkeep.engine.history.diff import ChannelDiff, Diff
+    from threadkeep.engine.history.flow import Flow, FlowChannel, FlowEdge, FlowNode
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.value_diff import ValueChange
@@ -60,6 +62,7 @@ __all__ = [
     "ChannelDiff",
     "ChannelSize",
     "CheckpointInfo",
+    "CheckpointSize",
     "CheckpointView",
     "CompactResult",
     "DeleteResult",
@@ -70,6 +73,10 @@ __all__ = [
     "ErasedNamespace",
     "ExportResult",
     "Finding",
+    "Flow",
+    "FlowChannel",
+    "FlowEdge",
+    "FlowNode",
     "Keep",
     "KeepCache",
     "KeepSaver",
@@ -87,6 +94,7 @@ __all__ = [
     "RepairResult",
     "RotateResult",
     "Sizes",
+    "StateSize",
     "Stats",
     "StorageSize",
     "StoredType",
@@ -102,6 +110,7 @@ __all__ = [
     "VerbMetrics",
     "VerifyResult",
     "WriteInfo",
+    "WriteSize",
     "abackup",
     "aconvert",
     "arestore",
@@ -126,7 +135,9 @@ _NAMES = {
     "engine.history.audit": "Activity ActivityRow TracedWrite",
     "engine.history.blame": "Blame",
     "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
+    "engine.history.checkpoint_sizes": "CheckpointSize StateSize WriteSize",
     "engine.history.diff": "ChannelDiff Diff",
+    "engine.history.flow": "Flow FlowChannel FlowEdge FlowNode",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.value_diff": "ValueChange",

@@ -435,6 +435,7 @@ class Keep:
 
     # Audit: who wrote what, and what takes how much space
     trace, atrace = verb(lambda: jobs.audit.trace)
+    flow, aflow = verb(lambda: jobs.audit.flow)
     activity, aactivity = verb(lambda: jobs.audit.activity)
     sizes, asizes = verb(lambda: jobs.audit.sizes)
     stats, astats = verb(lambda: jobs.audit.stats)

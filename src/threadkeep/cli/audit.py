@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep import Activity, ActivityRow, Sizes, Stats, StoredType, StoredTypes, TracedWrite
+from threadkeep import Activity, ActivityRow, CheckpointSize, Sizes, Stats, StoredType, StoredTypes, TracedWrite
 from threadkeep.cli.app import app, open_keep, resolve_namespace
 from threadkeep.cli.options import (
     TIME,
@@ -35,6 +35,7 @@ from threadkeep.cli.output import (
     format_size,
     format_time,
     id_names,
+    one_line,
     plural,
     print_result,
     progress_bar,
@@ -88,7 +89,7 @@ def trace(
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         writes = keep.trace(thread, checkpoint, ns=ns, kind=kind, values=values)
     plain = [_as_dict(write, values=values) for write in writes]
-    print_result(plain, _trace_lines(writes, values=values, full_ids=full_ids), as_json=json)
+    print_result(plain, _trace_lines(thread, writes, values=values, full_ids=full_ids), as_json=json)
 
 
 def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
@@ -96,7 +97,7 @@ def _as_dict(write: TracedWrite, *, values: bool) -> dict[str, object]:
     return fields if values else {name: value for name, value in fields.items() if name != "value"}
 
 
-def _trace_lines(writes: list[TracedWrite], *, values: bool, full_ids: bool) -> Iterator[RenderableType]:
+def _trace_lines(thread: str, writes: list[TracedWrite], *, values: bool, full_ids: bool) -> Iterator[RenderableType]:
     if not writes:
         yield Text("no writes on this checkpoint")
         return
@@ -104,18 +105,46 @@ def _trace_lines(writes: list[TracedWrite], *, values: bool, full_ids: bool) -> 
     if day is not None:
         yield Text(f"{day}, times in UTC\n")
     names = id_names((write.task for write in writes), full_ids=full_ids)
-    rows = [
-        _trace_row(write, time, names[write.task], values=values) for write, time in zip(writes, times, strict=True)
-    ]
-    columns = ["time", "node", "task", "idx", "channel", "size", *(["value"] if values else [])]
-    yield table(columns, rows, right=("idx", "size"), no_wrap=("time", "task", "idx", "size"))
+    with_thread = len({write.thread for write in writes}) > 1 or writes[0].thread != thread
+    columns = ["time", "node", "task", "idx", "channel", "size"]
+    rows = [_trace_row(write, time, names[write.task]) for write, time in zip(writes, times, strict=True)]
+    more: dict[str, Callable[[TracedWrite], object]] = {
+        **({"thread": lambda write: write.thread} if with_thread else {}),
+        **({"value": lambda write: shorten(write.value, 40)} if values else {}),
+    }
+    for row, write in zip(rows, writes, strict=True):
+        row += [column(write) for column in more.values()]
+    yield table([*columns, *more], rows, right=("idx", "size"), no_wrap=("time", "task", "idx", "size"))
+    for missing in dict.fromkeys(write.source_missing for write in writes if write.source_missing is not None):
+        yield Text(f"copied from thread {one_line(missing)}, which does not have them any more", "dim")
 
 
-def _trace_row(write: TracedWrite, time: str, task: str, *, values: bool) -> list[object]:
+def _trace_row(write: TracedWrite, time: str, task: str) -> list[object]:
     row: list[object] = [time, write.node or "-", task, write.idx, write.channel, format_size(write.size)]
     if write.damaged is not None:
         row[4] = f"{write.channel} damaged".strip()
-    return [*row, shorten(write.value, 40)] if values else row
+    return row
+
+
+@app.command(epilog="Example: threadkeep flow trip --mermaid")
+def flow(
+    thread: Thread,
+    *,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Show the data flow of a thread. Its nodes and channels, and who wrote, triggered or sent what, and when."""
+    if mermaid and json:
+        raise ValueError("pass only one of --mermaid and --json")
+    with open_keep(url, tenant, read_only=True) as keep:
+        found = keep.flow(thread, kind=kind)
+    if mermaid:
+        typer.echo(found.mermaid(), nl=False)
+    else:
+        print_result(found, map(Text, found.text().splitlines()), as_json=json)
 
 
 @app.command(epilog="Example: threadkeep activity --since 1d --by channel")
@@ -191,6 +220,16 @@ def sizes(
         _SizeTable | None,
         typer.Option("--by", help="Print only the table by thread, channel or kind.", show_default="all"),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="CHECKPOINT",
+            help="Compare the state of this checkpoint of THREAD with the writes on it.",
+            show_default=False,
+        ),
+    ] = None,
+    ns: Namespace = None,
     kind: KindFilter = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -198,8 +237,48 @@ def sizes(
 ) -> None:
     """Show how much space threads take. By thread, by channel and by kind of data, with what sharing saves."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
-        result = keep.sizes(thread_id=thread, prefix=prefix, kind=kind, limit=limit, on_progress=on_progress)
-    print_result(result, _size_lines(result, by), as_json=json)
+        ns = resolve_namespace(keep, thread, checkpoint, ns, kind) if thread is not None else ns
+        result = keep.sizes(
+            thread_id=thread,
+            prefix=prefix,
+            kind=kind,
+            limit=limit,
+            checkpoint_id=checkpoint,
+            ns=ns or "",
+            on_progress=on_progress,
+        )
+    lines = _size_lines(result, by) if result.checkpoint is None else _checkpoint_lines(result.checkpoint)
+    print_result(result, lines, as_json=json)
+
+
+def _checkpoint_lines(size: CheckpointSize) -> Iterator[RenderableType]:
+    heading = Text(one_line(size.thread), "bold").append(f"  {one_line(size.id)}", "not bold yellow")
+    yield heading.append(f"  {one_line(size.ns)}" if size.ns else "")
+    rows = [
+        [each.channel, *map(format_size, (each.bytes, each.shared, each.own, each.stored))] for each in size.by_channel
+    ]
+    columns = ["channel", "state", "shared", "own", "stored"]
+    yield table(columns, rows, right=columns[1:])
+    yield Text()
+    if size.by_write:
+        yield from _written_lines(size)
+    yield Text(
+        f"state: {format_size(size.state)}, {format_size(size.shared)} of it shared with earlier checkpoints, "
+        f"{format_size(size.own)} its own, stored in {format_size(size.stored)}"
+    )
+    yield Text(f"writes on it: {format_size(size.writes)}" if size.by_write else "no writes on it")
+    yield from (Text(f"damaged: {one_line(each)}", "red") for each in size.damaged)
+
+
+def _written_lines(size: CheckpointSize) -> Iterator[RenderableType]:
+    names = id_names((each.task for each in size.by_write), full_ids=False)
+    rows = [
+        [each.node or "-", names[each.task], each.channel, each.writes, *map(format_size, (each.bytes, each.in_state))]
+        for each in size.by_write
+    ]
+    right = ("writes", "size", "in state")
+    yield table(["node", "task", "channel", *right], rows, right=right, no_wrap=("task",))
+    yield Text()
 
 
 def _size_lines(result: Sizes, by: _SizeTable | None) -> Iterator[RenderableType]:

@@ -11,7 +11,7 @@ from threadkeep.cli.options import Json, Kind, Tenant, Thread, Url
 from threadkeep.cli.output import one_line, print_result
 
 
-@app.command()
+@app.command(epilog='Example: threadkeep describe trip --title "To Rome" --label travel')
 def describe(
     thread: Thread,
     *,

@@ -382,13 +382,22 @@ def diff(
 
 def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: str | None) -> threadkeep.Diff:
     one, other = keep.find(a, kind=kind), keep.find(b, kind=kind)
-    if one.ns != other.ns:
+    if one.ns != other.ns and (one.thread, one.kind) == (other.thread, other.kind):
         raise ValueError(
             f"{a!r} is in namespace {one.ns!r} and {b!r} in {other.ns!r}: compare checkpoints of one namespace"
         )
     if ns is not None and ns != one.ns:
         raise ValueError(f"{a!r} is in namespace {one.ns!r}; to use --ns, write diff THREAD A B")
-    return keep.diff(one.thread, one.id, other.id, ns=one.ns, other_thread=other.thread, kind=kind)
+    return keep.diff(
+        one.thread,
+        one.id,
+        other.id,
+        ns=one.ns,
+        other_thread=other.thread,
+        kind=one.kind,
+        other_ns=other.ns,
+        other_kind=other.kind,
+    )
 
 
 def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
@@ -463,6 +472,8 @@ def _blame_lines(found: threadkeep.Blame) -> Iterator[RenderableType]:
 
 def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:
     checkpoint, write = found.introduced_in, found.write
+    if checkpoint.thread != found.thread:
+        yield "thread", checkpoint.thread
     yield "checkpoint", checkpoint.id
     yield "step", f"{checkpoint.step} ({checkpoint.source})"
     yield "time", format_time(checkpoint.time)
@@ -479,6 +490,8 @@ def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:
         yield "written", format_time(write.time)
     if found.damaged is not None:
         yield "damaged", f"{found.damaged}: the value may be older"
+    if found.source_missing is not None:
+        yield "copied from", f"thread {found.source_missing}, which does not have it any more"
     if found.oldest:
         yield "note", "this is the oldest stored checkpoint: the value may be older"
 

@@ -44,7 +44,7 @@ def copied_thread(read: Execute, request: CopyThread) -> WholeThread:
     batch = _all_rows(found, request.thread)
     labels = {each.n: each.tags for each in batch.labels} | {id.n: tags for id, _, tags in request.labels}
     batch = batch._replace(labels=tuple(NewLabels(n, tags) for n, tags in labels.items()))
-    stored = _replaced(_all_items(read, request.source, found), new)
+    stored = _after(request.items, _replaced(_all_items(read, request.source, found), new))
     return WholeThread(batch, stored)
 
 

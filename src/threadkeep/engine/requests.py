@@ -316,7 +316,7 @@ class CopyThread(Request[None]):
 
     `thread` is the target's row. The target must not exist; or it must be at `replaces` = (epoch, rev), and the copy
     takes its place. Conflict if not, or if the source is not at `expect`. The stored `labels` replace those of the
-    source, with their index entries.
+    source, with their index entries; `items` are new.
     """
 
     access: ClassVar[Access] = WRITE
@@ -324,6 +324,7 @@ class CopyThread(Request[None]):
     expect: tuple[int, int]
     thread: ThreadRow
     labels: tuple[tuple[ItemId, bytes, tuple[bytes, ...]], ...] = ()
+    items: tuple[tuple[ItemId, bytes], ...] = ()
     replaces: tuple[int, int] | None = None
 
 

@@ -11,9 +11,12 @@ from threadkeep import clock
 from threadkeep.clock import now_ms
 from threadkeep.engine.health.requests import MeasureStorage
 from threadkeep.engine.history import audit
+from threadkeep.engine.history import flow as engine_flow
 from threadkeep.engine.history import sizes as engine_sizes
 from threadkeep.engine.history.audit import Activity, TracedWrite
 from threadkeep.engine.history.checkpoint_info import utc_time
+from threadkeep.engine.history.checkpoint_sizes import measure_checkpoint
+from threadkeep.engine.history.flow import Flow
 from threadkeep.engine.history.sizes import Sizes, Stats
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
@@ -47,6 +50,17 @@ async def trace(
     """
     ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
     return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, namespace, values=values)
+
+
+async def flow(session: Session, thread_id: str, *, kind: str | None = None) -> Flow:
+    """Return the data flow of a thread: its nodes and channels, and who wrote, triggered or sent what, and when.
+
+    All checkpoints and branches count, and all calls of a subgraph together. `Flow.text` and `Flow.mermaid` draw it. In
+    a CubeLoop thread the nodes are the roles of its messages and the tools that they call. What is damaged is left out
+    and listed in `damaged`. Raise Missing if the thread does not exist. Up to five round trips; of values, only pending
+    sends and the messages of CubeLoop threads are read.
+    """
+    return await engine_flow.flow(session.heads, await thread_key(session, thread_id, kind))
 
 
 def activity(
@@ -108,21 +122,28 @@ def sizes(
     prefix: str = "",
     kind: str | None = None,
     limit: int = 20,
+    checkpoint_id: str | None = None,
+    ns: str = "",
     on_progress: OnProgress | None = None,
 ) -> Work[Sizes]:
     """Return the space that threads take: by thread (the `limit` largest), by channel, and by kind.
 
-    Measure one thread, or all whose id starts with `prefix`. Raise ValueError if both are given, Missing if the thread
-    does not exist. Two round trips for each thread, more for many items. Threads with damaged rows are measured as far
-    as possible and listed in `damaged`; those that cannot be read at all in `skipped`. If the thread that was named
-    cannot be read at all, raise Corrupt.
+    Measure one thread, or all whose id starts with `prefix`. With `checkpoint_id`, given as for `show`, `checkpoint` of
+    the result compares the state of that checkpoint of the thread with the writes on it, and with earlier checkpoints.
+    Raise ValueError if both a thread and a prefix are given, or a checkpoint without a thread; Missing if the thread or
+    checkpoint does not exist. Two round trips for each thread, more for many items; two or three for the checkpoint.
+    Threads with damaged rows are measured as far as possible and listed in `damaged`; those that cannot be read at all
+    in `skipped`. If the thread or checkpoint that was named cannot be read at all, raise Corrupt.
     """
     totals, prefix, kind = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
+    ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
     if thread_id is None:
+        if ref is not None:
+            raise ValueError("checkpoint_id is a checkpoint of a thread: give thread_id too")
         return with_progress(_sizes_of_all(session, totals, prefix, kind), on_progress)
     if prefix:
         raise ValueError("give thread_id or prefix, not both")
-    return _sizes_of_one(session, totals, as_id(thread_id, "thread_id"), kind)
+    return _sizes_of_one(session, totals, as_id(thread_id, "thread_id"), kind, (ref, namespace))
 
 
 def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str, kind: str | None) -> Work[Sizes]:
@@ -136,10 +157,20 @@ def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str
     return replace(totals.sizes(), skipped=tuple(skipped))
 
 
-def _sizes_of_one(session: Session, totals: engine_sizes.SizeTotals, id: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_one(
+    session: Session,
+    totals: engine_sizes.SizeTotals,
+    id: str,
+    kind: str | None,
+    checkpoint: tuple[str | None, str],
+) -> Work[Sizes]:
     key = yield from read(lambda: thread_key(session, id, kind))
     totals.add_thread((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
-    return totals.sizes()
+    ref, ns = checkpoint
+    if ref is None:
+        return totals.sizes()
+    measured = yield from read(lambda: measure_checkpoint(session.heads, key, ref, ns))
+    return replace(totals.sizes(), checkpoint=measured)
 
 
 def stats(session: Session, *, on_progress: OnProgress | None = None) -> Work[Stats]:

@@ -8,7 +8,7 @@ from threadkeep.engine.history import paths
 from threadkeep.engine.history import show as engine_show
 from threadkeep.engine.history.blame import Blame
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
-from threadkeep.engine.history.diff import Diff
+from threadkeep.engine.history.diff import CheckpointPlace, Diff
 from threadkeep.engine.history.show import CheckpointView, Tree
 from threadkeep.engine.identity import as_count, as_id, as_kind, as_optional_id
 from threadkeep.jobs.catalogue import thread_key
@@ -68,17 +68,29 @@ async def diff(
     ns: str = "",
     other_thread: str | None = None,
     kind: str | None = None,
+    other_ns: str | None = None,
+    other_kind: str | None = None,
 ) -> Diff:
     """Return what checkpoint `b` (the latest by default) changed compared with `a`. Both are given as for `show`.
 
-    With `other_thread`, `b` is a checkpoint of that thread. What is damaged cannot be compared: see `Diff.damaged`.
-    Raise Missing if a thread or checkpoint does not exist. Values that both share in storage are not read. Up to five
-    round trips for each thread.
+    With `other_thread`, `b` is a checkpoint of that thread, which may be of the other kind; `other_ns` and `other_kind`
+    are as `ns` and `kind` unless they are given. Channels are compared by name. What is damaged cannot be compared: see
+    `Diff.damaged`. Raise Missing if a thread or checkpoint does not exist, ValueError if `other_ns` or `other_kind` is
+    given without `other_thread`. Values that both share in storage are not read. Up to five round trips for each
+    thread.
     """
     first, second, namespace = as_optional_id(a, "a"), as_optional_id(b, "b"), as_id(ns, "ns")
-    one = await thread_key(session, thread_id, kind)
-    other = one if other_thread is None else await thread_key(session, other_thread, kind)
-    return await engine_diff.diff(session.heads, (one, first), (other, second), namespace)
+    other_namespace = as_optional_id(other_ns, "other_ns")
+    if other_thread is None and (other_ns, other_kind) != (None, None):
+        raise ValueError("other_ns and other_kind are those of other_thread: give it too")
+    one = other = await thread_key(session, thread_id, kind)
+    if other_thread is not None:
+        other = await thread_key(session, other_thread, kind if other_kind is None else other_kind)
+    return await engine_diff.diff(
+        session.heads,
+        CheckpointPlace(one, first, namespace),
+        CheckpointPlace(other, second, namespace if other_namespace is None else other_namespace),
+    )
 
 
 async def blame(

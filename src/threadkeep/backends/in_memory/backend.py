@@ -253,7 +253,7 @@ class InMemoryBackend:
             row=_sealed(request.thread),
             checkpoints=dict(source.checkpoints),
             writes={key: dict(rows) for key, rows in source.writes.items()},
-            items=dict(source.items),
+            items={**source.items, **dict(request.items)},
             tags=dict(source.tags),
             runs=set(source.runs),
         )

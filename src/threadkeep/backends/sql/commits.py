@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
 
-def item_values(number: int, batch: Batch) -> Iterator[dict[str, Any]]:
-    """Yield the new items of a batch as values."""
-    return ({"thread": number, "lane": item.lane, "n": item.n, "payload": stored} for item, stored in batch.items)
+def item_values(number: int, change: Batch | CopyThread) -> Iterator[dict[str, Any]]:
+    """Yield the new items of a change as values."""
+    return ({"thread": number, "lane": item.lane, "n": item.n, "payload": stored} for item, stored in change.items)
 
 
 def tag_values(number: int, batch: Batch) -> Iterator[dict[str, Any]]:
@@ -139,6 +139,8 @@ def _copy_thread(db: SqlContext, request: CopyThread) -> None:
     target = inserted[0]
     for block in ("copy-items", "copy-checkpoints", "copy-writes", "copy-tags", "copy-runs"):
         db.rows(block, thread=source, target=target)
+    if request.items:
+        db.many("insert-items", item_values(target, request))
     for item, stored, tags in request.labels:
         db.rows("replace-item", thread=target, lane=item.lane, n=item.n, payload=stored)
         db.rows("delete-tags", thread=target, start=item.n, end=item.n + 1)

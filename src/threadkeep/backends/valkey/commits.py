@@ -111,7 +111,7 @@ class ValkeyCommits:
         batch = Batch(
             expect=request.replaces,
             thread=request.thread,
-            items=tuple(replaced.items()),
+            items=(*replaced.items(), *request.items),
             new_checkpoints=tuple(rows.row for rows in loaded.checkpoints if rows.row is not None),
             new_writes=tuple(write for rows in loaded.checkpoints for write in rows.writes),
             labels=tuple(NewLabels(id.n, tags) for id, _, tags in request.labels),

@@ -157,7 +157,8 @@ def _new_thread_batch(
     slots = source.slots(draft)
     run = source.run or source.record.row.run
     status, own = source.status(), source.own()
-    return fork_batch(draft, slots, to, run, time=stamp.time, nonce=epoch, status=status, own=own)
+    start = source.record.row.id if source.run is None else find_checkpoint(source.thread, None).row.id
+    return fork_batch(draft, slots, to, run, start=start, time=stamp.time, nonce=epoch, status=status, own=own)
 
 
 def _unused_branch(source: _BranchSource, row: CheckpointRow) -> CheckpointRow | None:

@@ -73,6 +73,7 @@ from threadkeep.engine.threads import description, metadata
 from threadkeep.engine.threads.checkpoints import load_checkpoints, metadata_of, with_recent_checkpoints
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.origins import Origin
 from threadkeep.plan import Outcome
 
 T = TypeVar("T")
@@ -329,7 +330,7 @@ async def fork(
         assert head.row is not None
         draft = Draft(head)
         slots = slots_until_run(head, record, run, fork_extra, draft)
-        ranges, batch = fork_batch(draft, slots, target, run, time=time, nonce=nonce + attempt)
+        ranges, batch = fork_batch(draft, slots, target, run, start=record.row.id, time=time, nonce=nonce + attempt)
         return Decision(None, ForkThread(source, (head.row.epoch, head.row.rev), ranges, batch))
 
     await commit(heads, target, read, decide, source=source)
@@ -341,13 +342,18 @@ def fork_batch(
     target: ThreadKey,
     run: str | None,
     *,
+    start: str,
     time: int,
     nonce: int,
     status: str = "idle",
     own: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[ItemRange, ...], Batch]:
-    """Return the ranges of the items that a fork copies from its source, and the batch with what is new."""
+    """Return the ranges of the items that a fork copies from its source, and the batch with what is new.
+
+    `start` is the checkpoint of the source that has all of the fork's messages.
+    """
     head = draft.head
+    draft.number(Origin(head.key.id, next_checkpoint_id(None), start).note())
     labels = {PARENT_THREAD: head.key.id}
     label = draft.share(pack(labels))
     row = new_checkpoint_row(next_checkpoint_id(None), None, run, source="fork", labels=label, time=time)

@@ -7,7 +7,7 @@ the messages that a checkpoint appended are reported instead, as its run log lis
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +20,16 @@ from threadkeep.engine.cube.channels import decode_json_text as message
 from threadkeep.engine.cube.events import RunEvent
 from threadkeep.engine.history.checkpoint_info import old_sends, utc_time
 from threadkeep.engine.history.sizes import measure_items
+from threadkeep.engine.history.writers import (
+    Mark,
+    Writer,
+    Writes,
+    find_writers,
+    mark_of,
+    mark_of_event,
+    messages_of,
+    writes_on,
+)
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import MSGPACK
 from threadkeep.engine.log.item_cache import ItemCache
@@ -55,6 +65,9 @@ class TracedWrite:
 
     `damaged` says why the value cannot be read. If the whole row of a task cannot be read, there is one such write for
     it, without a channel.
+
+    `thread` is the thread in which the write was made: another one, if it came from there with a copy or a fork.
+    `source_missing` is the id of a thread that it may have come from, but that does not exist or have it any more.
     """
 
     task: str
@@ -67,6 +80,8 @@ class TracedWrite:
     run: str | None
     value: Any = None
     damaged: str | None = None
+    thread: str = ""
+    source_missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +126,19 @@ async def trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, value
     """Return the writes on a checkpoint, by time, path, task and idx.
 
     Writes whose checkpoint is not stored yet are found by its whole id. Missing if the checkpoint does not exist and
-    has no writes. One round trip, one more to read pending sends, one more to read values.
+    has no writes. One round trip, one more to read pending sends, one more to read values; and one or two for each
+    thread that the writes may have come from.
     """
-    return await read_consistently(key, lambda: _trace(heads, key, ref, ns, values=values))
+    traced, writes = await read_consistently(key, lambda: _trace(heads, key, ref, ns, values=values))
+    writers = await find_writers(heads, writes)
+    found = [replace(write, **writers.get(mark, Writer(key.id))._asdict()) for mark, write in traced]
+    return sorted(found, key=lambda write: (write.time, write.path, write.task, write.idx))
 
 
-async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> list[TracedWrite]:
+_Traced: TypeAlias = list[tuple[Mark, TracedWrite]]
+
+
+async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> tuple[_Traced, Writes]:
     rows = await load_thread_rows(heads, key)
     if key.kind == CUBE:
         return await _trace_messages(heads, rows, find_checkpoint(rows, ref, ns), values=values)
@@ -127,9 +149,11 @@ async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, valu
     sends = (await _load_sends(rows, [checkpoint] if _has_send_paths(tasks) else [])).get(checkpoint, [])
     entries = [(task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
     read = await _load_values(rows, [entry.slot for *_, entry in entries]) if values else [None] * len(entries)
-    traced = [_traced_write(*write, sends, value) for write, value in zip(entries, read, strict=True)]
-    traced += [_damaged_write(key[2], each) for key, each in rows.damaged_writes.items() if key[:2] == checkpoint]
-    return sorted(traced, key=lambda write: (write.time, write.path, write.task, write.idx))
+    traced: _Traced = [
+        (mark_of(*write), _traced_write(*write, sends, value)) for write, value in zip(entries, read, strict=True)
+    ]
+    traced += [((), _damaged_write(key[2], each)) for key, each in rows.damaged_writes.items() if key[:2] == checkpoint]
+    return traced, writes_on(rows, *checkpoint)
 
 
 def _traced_write(task: str, idx: int, entry: WriteEntry, sends: Sequence[Any], value: Any) -> TracedWrite:
@@ -237,13 +261,40 @@ async def _load_appends(heads: Heads, rows: ThreadRows, record: CheckpointRecord
 
 async def _trace_messages(
     heads: Heads, rows: ThreadRows, record: CheckpointRecord, *, values: bool
-) -> list[TracedWrite]:
+) -> tuple[_Traced, Writes]:
     """The messages that a cube thread's checkpoint has and its parent does not."""
     parent = rows.records.get((record.row.ns, record.row.parent or ""))
     old = parent.slots[EVENTS].elements if parent is not None and EVENTS in parent.slots else 0
     new = [append for append in (await _load_appends(heads, rows, record))[old:] if append.ranges]
     cache = await _load_items(rows, [each for append in new for each in append.ranges])
-    return [write for append in new for write in _message_writes(append, cache, rows.head.where, values=values)]
+    traced = [
+        (mark_of_event(append.event), write)
+        for append in new
+        for write in _message_writes(append, cache, rows.head.where, values=values)
+    ]
+    made = messages_of(rows, record)
+    return traced, made._replace(places={mark: made.places[mark] for mark, _ in traced})
+
+
+async def read_messages(
+    heads: Heads, rows: ThreadRows, record: CheckpointRecord
+) -> tuple[list[TracedWrite], list[str]]:
+    """Return the messages of a cube thread's checkpoint, with values, and what is wrong with those that are damaged.
+
+    Two round trips.
+    """
+    try:
+        appends = await _load_appends(heads, rows, record)
+    except Corrupt as error:
+        return [], [str(error)]
+    cache = await _load_items(rows, [each for append in appends for each in append.ranges])
+    found, problems = list[TracedWrite](), list[str]()
+    for append in appends:
+        try:
+            found += _message_writes(append, cache, rows.head.where, values=True) if append.ranges else ()
+        except Corrupt as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def _message_writes(append: _AppendedMessages, cache: ItemCache, where: str, *, values: bool) -> Iterator[TracedWrite]:
@@ -277,11 +328,11 @@ class ActivityQuery(NamedTuple):
 
     def includes_namespace(self, ns: str) -> bool:
         """Whether a namespace counts: it is the wanted one, or a call of the wanted subgraph."""
-        return self.ns is None or self.ns in (ns, _without_task_ids(ns))
+        return self.ns is None or self.ns in (ns, without_task_ids(ns))
 
 
-def _without_task_ids(ns: str) -> str:
-    """A namespace without the ids of the calling tasks. LangGraph writes it as `outer:id|inner:id`."""
+def without_task_ids(ns: str) -> str:
+    """Return a namespace without the ids of the calling tasks. LangGraph writes it as `outer:id|inner:id`."""
     return "|".join(part.partition(":")[0] for part in ns.split("|") if not part.isdigit())
 
 

@@ -2,14 +2,15 @@
 
 Parents are followed as long as they hold the same value. A list element may have another position there: a message is
 found by its id, any other element by its value. The writes on a checkpoint make its child, so the write is looked for
-on the parent of the checkpoint in which the value appeared.
+on the parent of the checkpoint in which the value appeared. A value that came with a copy or a fork from another thread
+is looked for there, as long as the threads that it came from exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from threadkeep.engine.cube.channels import next_checkpoint_id
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
@@ -20,7 +21,8 @@ from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage
+from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
+from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage, resolve_ref
 from threadkeep.errors import Corrupt, Missing
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
@@ -31,9 +33,13 @@ class Blame:
     """Who set the value at `path` of `checkpoint`.
 
     The value appeared in the checkpoint `introduced_in`, at the path `origin`, by `write`, which is stored on the
-    parent of that checkpoint. `write` is None if none is stored: for update_state, CubeLoop threads, and values as old
+    parent of that checkpoint. If it came from another thread with a copy or a fork, this is a checkpoint of that thread
+    (`introduced_in.thread`). `write` is None if none is stored: for update_state, CubeLoop threads, and values as old
     as the thread. If `oldest`, older checkpoints were removed: the value may have been set before. If `damaged`, the
     search ended at damage, which it describes: again, the value may have been set before, or by another write.
+
+    `source_missing` is the id of a thread that the value came from and that does not exist any more, or does not have
+    that checkpoint any more. If threads were copied onto an existing one, the value may also be of that one.
     """
 
     thread: str
@@ -47,43 +53,62 @@ class Blame:
     write: WriteInfo | None
     oldest: bool
     damaged: str | None = None
+    source_missing: str | None = None
+
+
+class _Found(NamedTuple):
+    """What was found in one thread: also the channel where the value appeared, its path there, the thread's origins."""
+
+    key: ThreadKey
+    blame: Blame
+    channel: Any
+    path: Path
+    origins: list[Origin]
 
 
 async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: str) -> Blame:
-    """Return who set the value at a path. Missing if there is nothing at it. Three round trips.
+    """Return who set the value at a path. Missing if there is nothing at it.
 
-    Corrupt if the checkpoint's row or the channel cannot be read.
+    Corrupt if the checkpoint's row or the channel cannot be read. Three round trips, and three for each thread that the
+    value came from.
     """
 
-    async def find_origin(reader: ThreadReader) -> Blame:
+    async def find(reader: ThreadReader) -> _Found:
         record, channel = find_checkpoint(reader.rows, ref, ns), str(path[0])
         if channel not in reader.channels(record):
             names = ", ".join(reader.channels(record)) or "none"
             raise Missing(f"channel {channel!r} not found in checkpoint {record.row.id!r}: its channels are {names}")
-        ancestors = list(lineage(reader.rows, record))
-        holders = [one for one in ancestors if channel in reader.channels(one)]
-        await reader.fetch([slot for one in holders for slot in reader.slots(one, channel)])
-        exact_path, value = resolve(reader.value(record, channel), path[:1], path[1:])
-        first, first_path, damage = _first_holder(reader, ancestors, exact_path)
-        parent = (first.row.ns, first.row.parent or "")
-        if parent in reader.rows.damaged_keys():
-            damage = reader.info_at(parent).damaged
-        write = await _find_write(reader, first, first_path)
-        return Blame(
-            thread=key.id,
-            kind=key.kind,
-            ns=ns,
-            checkpoint=record.row.id,
-            path=format_path(exact_path),
-            value=value,
-            introduced_in=reader.info(first),
-            origin=format_path(first_path),
-            write=write,
-            oldest=damage is None and reader.parent(first) is None and not _starts_thread(reader, first),
-            damaged=damage,
-        )
+        return await _find_origin(reader, record, path)
 
-    return await read_thread(heads, key, find_origin)
+    return await _follow_sources(heads, await read_thread(heads, key, find))
+
+
+async def _find_origin(reader: ThreadReader, record: CheckpointRecord, path: Path) -> _Found:
+    """Find who set a value, in one thread. Two round trips."""
+    channel, ns = str(path[0]), record.row.ns
+    ancestors = list(lineage(reader.rows, record, through_branches=True))
+    holders = [one for one in ancestors if channel in reader.channels(one)]
+    await reader.fetch([slot for one in holders for slot in reader.slots(one, channel)])
+    exact_path, value = resolve(reader.value(record, channel), path[:1], path[1:])
+    first, first_path, damage = _first_holder(reader, ancestors, exact_path)
+    parent = (first.row.ns, first.row.parent or "")
+    if parent in reader.rows.damaged_keys():
+        damage = reader.info_at(parent).damaged
+    write = await _find_write(reader, first, first_path)
+    found = Blame(
+        thread=reader.key.id,
+        kind=reader.key.kind,
+        ns=ns,
+        checkpoint=record.row.id,
+        path=format_path(exact_path),
+        value=value,
+        introduced_in=reader.info(first),
+        origin=format_path(first_path),
+        write=write,
+        oldest=damage is None and reader.parent(first) is None and not _starts_thread(reader, first),
+        damaged=damage,
+    )
+    return _Found(reader.key, found, reader.value(first, channel), first_path, read_origins(reader.rows.head.names))
 
 
 def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
@@ -91,6 +116,81 @@ def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
     if reader.is_cube:
         return record.row.id == next_checkpoint_id(None) and record.row.source not in _BY_HAND
     return record.row.source == _INPUT
+
+
+# --- the thread
+
+
+async def _follow_sources(heads: Heads, found: _Found) -> Blame:
+    """Look for the value in the threads that it came from, one after the other."""
+    asked, visited = found.blame, {found.key}
+    try:
+        while True:
+            earlier, missing = await _find_earlier(heads, found, visited)
+            if earlier is None:
+                return _as_asked(asked, found.blame, source_missing=missing)
+            found = earlier
+    except Corrupt as error:
+        return _as_asked(asked, found.blame, damaged=str(error))
+
+
+async def _find_earlier(heads: Heads, found: _Found, visited: set[ThreadKey]) -> tuple[_Found | None, str | None]:
+    """Look for the value in the thread's origins, the latest first. If none has it: the id of one that is missing."""
+    missing = None
+    for origin in found.origins:
+        source = found.key._replace(id=origin.thread)
+        if not origin.covers(found.blame.introduced_in.id):
+            continue
+        if source in visited or len(visited) >= MAX_THREADS:
+            missing = missing or source.id
+            continue
+        visited.add(source)
+        try:
+            earlier = await _find_in_source(heads, source, origin, found)
+        except Missing:
+            missing = missing or source.id
+        else:
+            if earlier is not None:
+                return earlier, None
+    return None, missing
+
+
+def _as_asked(asked: Blame, found: Blame, *, damaged: str | None = None, source_missing: str | None = None) -> Blame:
+    """Return what was found, as the answer to what was asked."""
+    return replace(
+        asked,
+        introduced_in=found.introduced_in,
+        origin=found.origin,
+        write=found.write,
+        oldest=found.oldest,
+        damaged=damaged or found.damaged,
+        source_missing=source_missing,
+    )
+
+
+async def _find_in_source(heads: Heads, source: ThreadKey, origin: Origin, later: _Found) -> _Found | None:
+    """Find who set a value, in a thread that was copied. None if it did not have the value.
+
+    Missing if the thread does not exist, or not the checkpoint that was copied.
+    """
+    channel = str(later.path[0])
+
+    async def find(reader: ThreadReader) -> _Found | None:
+        at = (later.blame.introduced_in.ns, origin.start or later.blame.introduced_in.id)
+        if origin.start is not None and at not in reader.rows.records:
+            at = resolve_ref(reader.rows, None)
+        if origin.until is None and at not in reader.rows.visible_keys():
+            return None  # it was there before others were copied
+        if at not in reader.rows.records and at not in reader.rows.damaged:
+            raise Missing
+        record = reader.rows.record(at)
+        if channel not in reader.channels(record):
+            return None
+        await reader.fetch(reader.slots(record, channel))
+        path = _follow(later.channel, reader.value(record, channel), later.path)
+        return await _find_origin(reader, record, path) if path is not None else None
+
+    return await read_thread(heads, source, find)
 
 
 # --- the checkpoint

@@ -74,20 +74,28 @@ class _Side(NamedTuple):
         return self.reader.info(self.record)
 
 
-async def diff(heads: Heads, a: tuple[ThreadKey, str | None], b: tuple[ThreadKey, str | None], ns: str) -> Diff:
-    """Compare two checkpoints, each given by thread and reference. Two round trips for each thread."""
+class CheckpointPlace(NamedTuple):
+    """Where a checkpoint is: its thread, a reference to it (None for the latest), and its namespace."""
+
+    key: ThreadKey
+    ref: str | None
+    ns: str
+
+
+async def diff(heads: Heads, a: CheckpointPlace, b: CheckpointPlace) -> Diff:
+    """Compare two checkpoints. Two round trips for each thread."""
 
     async def compare_in(reader: ThreadReader) -> Diff:
         async def compare_with(other: ThreadReader) -> Diff:
-            one, two = resolve_ref(reader.rows, a[1], ns), resolve_ref(other.rows, b[1], ns)
+            one, two = resolve_ref(reader.rows, a.ref, a.ns), resolve_ref(other.rows, b.ref, b.ns)
             first, second = reader.rows.records.get(one), other.rows.records.get(two)
             if first is None or second is None:
                 return Diff(reader.info_at(one), other.info_at(two), (), ())
             return await _compare(_Side(reader, first), _Side(other, second))
 
-        return await (compare_with(reader) if b[0] == a[0] else read_thread(heads, b[0], compare_with))
+        return await (compare_with(reader) if b.key == a.key else read_thread(heads, b.key, compare_with))
 
-    return await read_thread(heads, a[0], compare_in)
+    return await read_thread(heads, a.key, compare_in)
 
 
 async def _compare(a: _Side, b: _Side) -> Diff:

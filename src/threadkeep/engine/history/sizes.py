@@ -27,6 +27,7 @@ from threadkeep.errors import Corrupt
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import StorageSize
+    from threadkeep.engine.history.checkpoint_sizes import CheckpointSize
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
 """What bytes are used for.
@@ -84,7 +85,8 @@ class Sizes:
 
     `logical` is the sum of `written` (all writes) and `state` (the values of all checkpoints), each uncompressed and
     whole. `saved` is the part of it that is not stored. `damaged` has the ids of threads with damaged rows or items,
-    which count as far as they can be measured; `skipped` those of threads that cannot be read at all.
+    which count as far as they can be measured; `skipped` those of threads that cannot be read at all. `checkpoint` is
+    the size of one checkpoint, if that was asked for.
     """
 
     threads: int
@@ -98,6 +100,7 @@ class Sizes:
     by_kind: dict[str, int]
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    checkpoint: CheckpointSize | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +260,9 @@ def _tasks(rows: ThreadRows) -> Iterator[TaskWrites]:
 def _channel_sizes(rows: ThreadRows, items: ItemTotals) -> Iterator[ChannelSize]:
     state, latest = Counter[str](), Counter[str]()
     for record in rows.records.values():
-        state.update({name: _full_size(slot, items) for name, slot in record.slots.items()})
+        state.update({name: full_size(slot, items) for name, slot in record.slots.items()})
     for record in rows.visible("")[-1:]:
-        latest.update({name: _full_size(slot, items) for name, slot in record.slots.items()})
+        latest.update({name: full_size(slot, items) for name, slot in record.slots.items()})
     writes, written = Counter[str](), Counter[str]()
     for entry in (entry for task in _tasks(rows) for entry in task.entries.values()):
         writes[entry.channel] += 1
@@ -274,8 +277,8 @@ def _channel_sizes(rows: ThreadRows, items: ItemTotals) -> Iterator[ChannelSize]
             yield ChannelSize(name, count, stored, writes[name], written[name], state[name], latest[name])
 
 
-def _full_size(slot: Slot, items: ItemTotals) -> int:
-    """The encoded length of a value; a value in parts has a header before them."""
+def full_size(slot: Slot, items: ItemTotals) -> int:
+    """Return the encoded length of a value; a value in parts has a header before them."""
     if slot.inline is not None:
         return len(slot.inline)
     return items.full(slot.ranges) + (len(header(slot.kind, slot.elements)) if slot.kind != WHOLE else 0)

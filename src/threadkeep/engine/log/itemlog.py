@@ -416,7 +416,10 @@ def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange
     """Return the ranges of a stored range list."""
     if stored[:1] > b"\x3f" and stored[0] & _SIGNED and not stored[0] & _ENCRYPTED:
         stored = split_signed(stored)[0]
-    return unpack_ranges(unseal_item(at, stored, "the thread", family).data)
+    try:
+        return unpack_ranges(unseal_item(at, stored, "the thread", family).data)
+    except WrongKey as error:  # range lists are signed, never encrypted
+        raise Corrupt(f"range list {at.n}: another item is stored in its place") from error
 
 
 def join_ranges(ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:

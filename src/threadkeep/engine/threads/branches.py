@@ -9,7 +9,7 @@ the branch were a child of the target, they would count as its past. So if a del
 in the target's own row, the branch becomes a child of the target's parent, and has exactly the target's past. In both
 cases metadata `forked_from` names the target.
 
-A branch in a new thread gets the rows and items of its lineage, copied inside the database.
+A branch in a new thread gets the rows and items of its lineage, copied inside the database, and notes its origin.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from threadkeep.engine.threads import description
 from threadkeep.engine.threads.copy import copy_labels
 from threadkeep.engine.threads.damaged_rows import load_thread_rows, load_to_change
 from threadkeep.engine.threads.delta_channels import delta_channels
+from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.ops import Put
+from threadkeep.engine.threads.origins import Origin
 from threadkeep.engine.threads.staging import CheckpointStaging
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount
@@ -310,14 +312,18 @@ def _copied(
     """The items to copy, and the rows and labels of the new thread."""
     tasks = list(left.tasks.values())
     labels = list(copy_labels(thread.head, {row.labels for row in left.rows.values()}, to))
-    items = tuple((each.id, each.stored) for each in labels if each.stored)
+    draft = Draft(thread.head)
+    draft.number(Origin(thread.key.id, max(id for _, id in (*left.rows, *(key[:2] for key in left.tasks)))).note())
+    items = (*((each.id, each.stored) for each in labels if each.stored), *draft.sealed_items())
     size = sum(row.size for row in left.rows.values()) + sum(task.row.size for task in tasks)
     size += sum(len(stored) for _, stored in items)
     runs = [*(row.run for row in left.rows.values()), *(e.origin[1] for t in tasks for e in t.entries.values())]
     row = copied_row(recount(thread, left), to, time=moment.time, epoch=epoch, size=size)
     batch = Batch(
         expect=None,
-        thread=row._replace(description=description.of_fork(row.description, thread.head.where)),
+        thread=row._replace(
+            nexts=tuple(draft.nexts), description=description.of_fork(row.description, thread.head.where)
+        ),
         items=items,
         new_checkpoints=tuple(left.rows.values()),
         new_writes=tuple(task.row for task in tasks),

@@ -3,28 +3,32 @@
 Onto a new thread, the stored bytes are copied inside the database with their ids. Onto a thread that exists, the
 checkpoints that it does not have are added, without decoding their values; those that it has stay, so a copy may be
 repeated. Metadata that names the source as its `thread_id` names the target in the copy. Everything in the source is
-checked before anything is copied.
+checked before anything is copied. A copy notes its source, see `origins`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Decision, Seen, commit, copied_row, fill_cache
+from threadkeep.engine.commit import Decision, Seen, commit, copied_row, fill_cache, next_batch
 from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec, pack
 from threadkeep.engine.log.itemlog import SHARED, Item, ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, ThreadRow
-from threadkeep.engine.requests import Batch, CopyThread, ForkThread, LoadedRows, LoadThreadRows, NewLabels
+from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadedRows, LoadThreadRows, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import metadata_of, write
+from threadkeep.engine.threads.damaged_rows import load_to_change
+from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
+from threadkeep.engine.threads.origins import Origin
 from threadkeep.engine.threads.row_changes import change_row
-from threadkeep.engine.threads.thread_rows import stored_parts
+from threadkeep.engine.threads.thread_rows import ThreadRows, stored_parts
 from threadkeep.errors import Corrupt
 from threadkeep.plan import result
 
@@ -42,9 +46,10 @@ async def copy(
     """Copy all checkpoints and writes. Nothing happens if the source does not exist, or if it is the target.
 
     What is added to an existing thread gets the given time, or keeps its own with `keeps_times`. The description of the
-    source is added if the target has none: two round trips more. Corrupt, and nothing
-    happens, if anything in the source is damaged. With `salvages`, its intact part is copied instead; the result says
-    what was left out. ValueError if a CubeLoop thread would be copied onto an existing one.
+    source is added if the target has none: two round trips more. Corrupt, and nothing happens, if anything in the
+    source is damaged. With `salvages`, its intact part is copied instead; the result says what was left out. ValueError
+    if a CubeLoop thread would be copied onto an existing one. The target notes the source as its origin if they have
+    the same tenant.
 
     All items of the source are read, to check them. Three round trips, and one for each slice of items, onto a new
     thread, to which they are copied inside the database; onto an existing one, they are written too.
@@ -80,10 +85,32 @@ async def copy(
         return Decision(_Copied(ops, part.left_out, None if is_described else part.loaded.thread.description))
 
     copied = await commit(heads, target, read, decide, source=source)
-    for outcome in await write(heads, target, copied.ops) if copied.ops else []:
-        result(outcome)
+    if copied.ops:
+        await _merge(heads, source, target, copied.ops, nonce)
     await _describe_too(heads, target, copied.description, time, nonce)
     return copied.left_out
+
+
+async def _merge(heads: Heads, source: ThreadKey, target: ThreadKey, ops: list[Op], nonce: int) -> None:
+    """Add to a thread what it lacks of its source, and note the source."""
+    for outcome in await write(heads, target, ops):
+        result(outcome)
+    if source.tenant == target.tenant:
+        await _note_origin(heads, target, Origin(source.id, None), nonce)
+
+
+async def _note_origin(heads: Heads, key: ThreadKey, origin: Origin, nonce: int) -> None:
+    """Note the origin of a part of a thread. Two round trips; one if it is noted already."""
+
+    def decide(seen: Seen[ThreadRows], _: int) -> Decision[None]:
+        draft = Draft(seen.state.head)
+        if origin.note() in draft.names:
+            return Decision(None)
+        assert seen.row is not None
+        draft.number(origin.note())
+        return Decision(None, Commit(next_batch(draft, seen.row, nonce=nonce, grown=0)))
+
+    await commit(heads, key, partial(load_to_change, heads, key), decide)
 
 
 class _Threads(NamedTuple):
@@ -125,9 +152,22 @@ def _copy_to_new(head: Head, part: IntactThread, target: ThreadKey, time: int, e
     loaded, row = part.loaded, part.loaded.thread
     assert row is not None
     labels = [(each.id, each.stored, each.tags) for each in copy_labels(head, _labels(loaded), target) if each.stored]
+    draft = _with_origin(head, loaded, target)
+    items = draft.sealed_items()
     size = row.bytes + sum(len(stored) - len(loaded.items[id]) for id, stored, _ in labels)
-    thread = copied_row(row, target, time=time, epoch=epoch, size=size)
-    return CopyThread(row.key, (row.epoch, row.rev), thread, tuple(labels))
+    size += sum(len(stored) for _, stored in items)
+    thread = copied_row(row, target, time=time, epoch=epoch, size=size)._replace(nexts=tuple(draft.nexts))
+    return CopyThread(row.key, (row.epoch, row.rev), thread, tuple(labels), items)
+
+
+def _with_origin(head: Head, loaded: LoadedRows, target: ThreadKey) -> Draft:
+    """Return a draft of a new thread with the content of this one, which notes its origin."""
+    draft = Draft(head)
+    if head.key.tenant == target.tenant:
+        ids = [found.row.id for found in loaded.checkpoints if found.row is not None]
+        ids += [row.checkpoint for found in loaded.checkpoints for row in found.writes]
+        draft.number(Origin(head.key.id, max(ids, default="")).note())
+    return draft
 
 
 def _copy_part_to_new(head: Head, part: IntactThread, target: ThreadKey, time: int, epoch: int) -> ForkThread:
@@ -135,10 +175,11 @@ def _copy_part_to_new(head: Head, part: IntactThread, target: ThreadKey, time: i
     loaded, row = part.loaded, part.loaded.thread
     assert row is not None
     labels = list(copy_labels(head, _labels(loaded), target))
-    items = {**part.replaced, **{each.id: each.stored for each in labels if each.stored}}
+    draft = _with_origin(head, loaded, target)
+    items = {**part.replaced, **{each.id: each.stored for each in labels if each.stored}, **dict(draft.sealed_items())}
     batch = batch_of_rows(head, loaded, (NewLabels(each.id.n, each.tags) for each in labels))
     size = batch.thread.bytes + sum(map(len, items.values()))
-    thread = copied_row(row, target, time=time, epoch=epoch, size=size)
+    thread = copied_row(row, target, time=time, epoch=epoch, size=size)._replace(nexts=tuple(draft.nexts))
     ranges = itemlog.subtract(loaded.stored, [ItemRange(*id, 1) for id in items])
     return ForkThread(row.key, (row.epoch, row.rev), ranges, batch._replace(thread=thread, items=tuple(items.items())))
 

@@ -29,8 +29,8 @@ TaskKey = tuple[str, str, str]
 LATEST = "latest"
 TAG = "tag"
 """The metadata key of a checkpoint's tag."""
-FORKED_FROM = "forked_from"
-"""The metadata key of a branch that a rollback or a fork made: the id of the checkpoint where it starts."""
+FORK, FORKED_FROM = "fork", "forked_from"
+"""The source of a branch that a rollback or a fork made; the metadata key of the checkpoint where it starts."""
 ANCESTOR_REF = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 """A reference to an ancestor: `~2` is the parent's parent."""
 _MOST_CANDIDATES = 5
@@ -190,14 +190,22 @@ def _ancestor(thread: ThreadRows, key: CheckpointKey, steps: int) -> CheckpointK
     return key
 
 
-def lineage(thread: ThreadRows, record: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """Yield a checkpoint and its ancestors, nearest first. A cycle ends it, and so does a damaged ancestor."""
+def lineage(
+    thread: ThreadRows, record: CheckpointRecord, *, through_branches: bool = False
+) -> Iterator[CheckpointRecord]:
+    """Yield a checkpoint and its ancestors, nearest first. A cycle ends it, and so does a damaged ancestor.
+
+    With `through_branches`, what comes before a branch is the checkpoint where it starts, if that is stored, even if
+    the branch has another parent.
+    """
     visited: set[str] = set()
     found: CheckpointRecord | None = record
     while found is not None and found.row.id not in visited:
         visited.add(found.row.id)
         yield found
-        found = thread.records.get((record.row.ns, found.row.parent or ""))
+        start = forked_from(thread, found) if through_branches and found.row.source == FORK else None
+        ns, parent = record.row.ns, found.row.parent
+        found = thread.records.get((ns, start or "")) or thread.records.get((ns, parent or ""))
 
 
 def forked_from(thread: ThreadRows, record: CheckpointRecord) -> str | None:

@@ -33,6 +33,8 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         query.optional("b"),
         ns=place.ns,
         other_thread=other,
+        other_kind=query.optional("other_kind"),
+        other_ns=query.text("other_ns") if "other_ns" in query.fields else None,
         kind=place.kind,
     )
     state = [channel for channel in found.channels if not channel.is_internal]
