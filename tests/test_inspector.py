@@ -118,6 +118,14 @@ async def test_the_slider_shows_each_state_on_the_way_and_what_changed(site: Any
     assert "I am afraid" not in first
 
 
+async def test_the_flow_names_every_node_and_channel_and_draws_a_line_for_each_write(site: Any) -> None:
+    text = await page(site, "flow", thread="research/tides")
+    for name in ("plan", "search", "draft", "notes"):
+        assert f">{name}</text>" in text
+    assert text.count('class="edge send"') == 1
+    assert "messages" in await page(site, "flow", thread="cleanup")
+
+
 async def test_sizes_and_health_show_what_the_verbs_say(site: Any, filled: threadkeep.Keep) -> None:
     totals = await filled.astats()
     assert f"<dd>{totals.checkpoints}</dd>" in await page(site, "sizes")

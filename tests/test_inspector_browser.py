@@ -167,7 +167,7 @@ def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for path in ("/", "/waiting", ADA, ADA + "&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories",
-                     "/sizes?measure=1", "/health?verify=1", "/play?thread=support%2Fada&at=3",
+                     "/sizes?measure=1", "/health?verify=1", "/play?thread=support%2Fada&at=3", "/flow?thread=support%2Fada",
                      "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan"):  # fmt: skip
             go(page, path)
             if path.startswith(ADA):

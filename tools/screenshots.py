@@ -54,6 +54,7 @@ VIEWS = (
     View("thread-phone", "thread", ADA, PHONE),
     View("checkpoint", "checkpoint", ADA),
     View("checkpoint-phone", "checkpoint", ADA, PHONE),
+    View("flow", "flow", ADA),
     View("diff", "diff", {**ADA, "a": "latest~5"}),
     View("blame", "blame", {**ADA, "path": "customer.plan"}),
     View("play", "play", {**ADA, "at": 4}),

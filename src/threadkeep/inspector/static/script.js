@@ -133,7 +133,7 @@ function chooseForDiff(place) {
   }
   sessionStorage.removeItem(CHOSEN);
   const query = { thread: first.thread, kind: first.kind, ns: first.ns, a: first.id, b: place.id };
-  if (place.thread !== first.thread) query.other = place.thread;
+  if (place.thread !== first.thread || place.kind !== first.kind || place.ns !== first.ns) query.other = place.thread;
   if (place.kind !== first.kind) query.other_kind = place.kind;
   const given = Object.entries(query).filter(([, value]) => value);
   if (place.ns !== first.ns) given.push(["other_ns", place.ns]);
