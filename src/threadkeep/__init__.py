@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from threadkeep.engine.health.verify import VerifyResult
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
     from threadkeep.engine.history.blame import Blame
+    from threadkeep.engine.history.branches import BranchComparison, BranchInfo
     from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
     from threadkeep.engine.history.diff import ChannelDiff, Diff
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.value_diff import ValueChange
+    from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
     from threadkeep.engine.threads.matching import MatchedThread
@@ -57,12 +59,15 @@ __all__ = [
     "BackupResult",
     "Blame",
     "Branch",
+    "BranchComparison",
+    "BranchInfo",
     "ChannelDiff",
     "ChannelSize",
     "CheckpointInfo",
     "CheckpointView",
     "CompactResult",
     "DeleteResult",
+    "DeletedBranch",
     "Diff",
     "DroppedTenant",
     "EncryptResult",
@@ -125,11 +130,13 @@ _NAMES = {
     "engine.health.verify": "VerifyResult",
     "engine.history.audit": "Activity ActivityRow TracedWrite",
     "engine.history.blame": "Blame",
+    "engine.history.branches": "BranchComparison BranchInfo",
     "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
     "engine.history.diff": "ChannelDiff Diff",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.value_diff": "ValueChange",
+    "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
     "engine.threads.matching": "MatchedThread",

@@ -4,6 +4,7 @@
     history.py       log, show, tree, find, diff, blame
     audit.py         trace, activity, sizes, stats
     branches.py      rollback, fork, tag
+    branch_list.py   branches, name_branch, compare_branches, switch_branch, delete_branch
     prune.py         prune
     sweep.py         sweep
     stored_types.py  types
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from threadkeep.jobs import (
         audit,
+        branch_list,
         branches,
         catalogue,
         compact,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "branch_list",
     "branches",
     "catalogue",
     "compact",
