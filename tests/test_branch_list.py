@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 from cubeloop.providers.base import TextContent, UserMessage
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
@@ -21,6 +21,7 @@ from checkpoint_chains import Chain, config, values_of
 from checkpoint_trees import Put, Step, base_walk, put_steps, random_trees
 from encrypted_keeps import KEYS
 from graph_scenarios import THREAD, chat, nested, replies
+from hypothesis_profiles import examples
 from sync_async import Ask
 from test_branches import check, id_of
 from test_delta_graphs import build as delta_graph
@@ -366,6 +367,7 @@ def test_branches_of_a_cube_thread(keep: threadkeep.Keep, ask: Ask, url: str) ->
 # --- any tree
 
 
+@settings(max_examples=examples(100), deadline=None)
 @given(
     random_trees(), st.sets(st.integers(0, 7)), st.none() | st.integers(0, 7), st.lists(st.integers(0, 7), min_size=8)
 )
