@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.diff import ChannelDiff, Diff
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
+    from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
     from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.branches import Branch
@@ -100,6 +101,8 @@ __all__ = [
     "TenantInfo",
     "ThreadInfo",
     "ThreadSize",
+    "TokenUsage",
+    "TokenUsageRow",
     "TracedWrite",
     "TransferResult",
     "Tree",
@@ -135,6 +138,7 @@ _NAMES = {
     "engine.history.diff": "ChannelDiff Diff",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
+    "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
     "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.branches": "Branch",

@@ -437,6 +437,7 @@ class Keep:
     activity, aactivity = verb(lambda: jobs.audit.activity)
     sizes, asizes = verb(lambda: jobs.audit.sizes)
     stats, astats = verb(lambda: jobs.audit.stats)
+    usage, ausage = verb(lambda: jobs.usage.usage)
     types, atypes = keep_verb(lambda: jobs.stored_types.types)
 
     def metrics(self) -> Metrics:

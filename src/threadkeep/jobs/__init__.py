@@ -3,6 +3,8 @@
     catalogue.py     threads, thread, delete, copy
     history.py       log, show, tree, find, diff, blame
     audit.py         trace, activity, sizes, stats
+    usage.py         usage
+    prices.py        prices of tokens, in Python or in a file
     branches.py      rollback, fork, tag
     branch_list.py   branches, name_branch, compare_branches, switch_branch, delete_branch
     prune.py         prune
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         sweep,
         tenants,
         transfer,
+        usage,
         verify,
     )
 
@@ -74,6 +77,7 @@ __all__ = [
     "sweep",
     "tenants",
     "transfer",
+    "usage",
     "verify",
 ]
 
