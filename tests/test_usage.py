@@ -240,6 +240,7 @@ def test_writes_of_a_step_that_is_not_done_count_with_all_branches(keep: threadk
 
 async def _cube(keep: threadkeep.Keep) -> None:
     used = Usage(input_tokens=10, output_tokens=2, cache_read_tokens=30, cache_write_tokens=4)
+    await keep.cube.append("talk", [UserMessage(content=[TextContent(text="before")], id="m0")])
     await keep.cube.claim_run("talk", "run-1")
     said = UserMessage(content=[TextContent(text="hi")], run_id="run-1", id="m1")
     answer = AssistantMessage(content=[TextContent(text="ho")], usage=used, model_id="big", run_id="run-1", id="m2")
@@ -286,10 +287,11 @@ def test_copies_files_keys_tenants_and_readers_count_the_same(lasting_url: str, 
 def test_a_damaged_message_does_not_count_and_is_reported(tmp_path: Path, ask: Ask) -> None:
     path = tmp_path / "damaged.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
-        put(keep.checkpointer, {"messages": [ai(f"m{n}", 1) for n in range(5)]}, thread="t")
+        long = [ai(f"m{n}", 1).model_copy(update={"content": f"{n} " * 900}) for n in range(5)]
+        put(keep.checkpointer, {"messages": long}, thread="t")
         put(keep.checkpointer, {"messages": [ai("fine", 1)]}, thread="u")
     database = apsw.Connection(str(path))
-    (place,) = database.execute("SELECT thread, lane, n FROM tk_items WHERE lane > 2 ORDER BY 1, 2, 3 LIMIT 1 OFFSET 2")
+    (place,) = database.execute("SELECT thread, lane, n FROM tk_items WHERE lane > 2 ORDER BY 1, 2, 3 LIMIT 1")
     database.execute("UPDATE tk_items SET payload = x'0000' WHERE (thread, lane, n) = (?, ?, ?)", place)
     database.close()
     with threadkeep.open(f"sqlite:///{path}") as keep:

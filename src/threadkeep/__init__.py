@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.health.requests import StorageSize
     from threadkeep.engine.health.thread_scan import Problem
     from threadkeep.engine.health.verify import VerifyResult
+    from threadkeep.engine.history.answer_options import AnswerOption
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
     from threadkeep.engine.history.blame import Blame
     from threadkeep.engine.history.branches import BranchComparison, BranchInfo
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
+    from threadkeep.engine.history.waiting import WaitingThread
     from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Activity",
     "ActivityRow",
+    "AnswerOption",
     "BackupResult",
     "Blame",
     "Branch",
@@ -109,6 +112,7 @@ __all__ = [
     "ValueChange",
     "VerbMetrics",
     "VerifyResult",
+    "WaitingThread",
     "WriteInfo",
     "abackup",
     "aconvert",
@@ -131,6 +135,7 @@ _NAMES = {
     "engine.health.requests": "StorageSize",
     "engine.health.thread_scan": "Problem",
     "engine.health.verify": "VerifyResult",
+    "engine.history.answer_options": "AnswerOption",
     "engine.history.audit": "Activity ActivityRow TracedWrite",
     "engine.history.blame": "Blame",
     "engine.history.branches": "BranchComparison BranchInfo",
@@ -140,6 +145,7 @@ _NAMES = {
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
+    "engine.history.waiting": "WaitingThread",
     "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",

@@ -429,6 +429,7 @@ class Keep:
     show, ashow = verb(lambda: jobs.history.show)
     tree, atree = verb(lambda: jobs.history.tree)
     find, afind = verb(lambda: jobs.history.find)
+    waiting, awaiting = verb(lambda: jobs.waiting.waiting)
     diff, adiff = verb(lambda: jobs.history.diff)
     blame, ablame = verb(lambda: jobs.history.blame)
 

@@ -2,6 +2,7 @@
 
     catalogue.py     threads, thread, delete, copy
     history.py       log, show, tree, find, diff, blame
+    waiting.py       waiting
     audit.py         trace, activity, sizes, stats
     usage.py         usage
     prices.py        prices of tokens, in Python or in a file
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         transfer,
         usage,
         verify,
+        waiting,
     )
 
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "transfer",
     "usage",
     "verify",
+    "waiting",
 ]
 
 

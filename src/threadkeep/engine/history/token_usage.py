@@ -206,6 +206,6 @@ class _UsageReader:
 
 
 def _by_origin(write: tuple[CheckpointKey, WriteEntry, str | None]) -> tuple[bool, int, int]:
-    """Sort a write after those that may have brought its messages: an input is old, and so is what a subgraph returns."""
+    """Sort writes so that the first with a message made it: inputs come last, and subgraphs before their callers."""
     (ns, _), entry, node = write
     return node == _START, entry.origin[2], -len(ns)
