@@ -205,13 +205,13 @@ def test_wrong_keys_of_a_tenant_do_not_disturb_those_who_have_it_open(lasting_ur
 
 
 COMMANDS: dict[str, list[str]] = {
-    "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "compact": [], "convert": ["URL", "TARGET"],
+    "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "branches": ["t"], "compact": [], "convert": ["URL", "TARGET"],
     "copy": ["t", "u2"], "delete": ["t", "--yes"], "diff": ["t", "latest~1", "latest"], "doctor": [],
     "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "fork": ["t", "--to", "f"],
     "import": ["EXPORTED"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
     "reencrypt": ["--no-wait"], "repair": ["t"], "restore": ["EXPORTED", "URL"], "rollback": ["t", "latest~1"],
     "rotate": [], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],
-    "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "verify": [],
+    "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "usage": [], "verify": [], "waiting": [],
 }  # fmt: skip
 NO_STORAGE_OPTION = {"backup", "restore"}
 

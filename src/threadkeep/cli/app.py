@@ -25,8 +25,11 @@ from threadkeep.errors import Missing, ThreadkeepError
 _COMMANDS = {
     "show": "threads show tree log diff blame",
     "memories": "memories",
+    "waiting": "waiting",
     "audit": "trace activity sizes stats types",
+    "usage": "usage",
     "branches": "copy delete rollback fork",
+    "branch_list": "branches",
     "retention": "prune sweep tag",
     "erase": "erase",
     "health": "verify repair doctor compact",

@@ -76,7 +76,7 @@ def usage(
         def take(info: ThreadInfo, found: ThreadUsage) -> None:
             totals.threads += 1
             damaged.extend([info.id] * found.is_damaged)
-            shared = {THREAD: info.id, "kind": info.kind}
+            shared: dict[str, Any] = {THREAD: info.id, "kind": info.kind}
             shared |= {name: found.metadata.get(name.removeprefix(METADATA)) for name in groups if METADATA in name}
             for message in found.messages:
                 totals.add(shared, message)

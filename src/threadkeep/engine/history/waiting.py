@@ -23,6 +23,7 @@ from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEnt
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.lease_plans import is_leased
 from threadkeep.engine.threads.thread_rows import CheckpointKey
+from threadkeep.errors import Corrupt
 
 INTERRUPTED, REQUEST, PAUSED = "interrupt", "request", "paused"
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
@@ -72,7 +73,9 @@ async def open_questions(heads: Heads, key: ThreadKey, *, paused: bool) -> list[
         keys = reader.rows.visible_keys("")
         if not keys:
             return []
-        record = reader.rows.record(keys[-1])
+        if keys[-1] in reader.rows.damaged_keys():
+            raise Corrupt(f"checkpoint {keys[-1][1]!r} of {reader.rows.head.where}, or a write on it, is damaged")
+        record = reader.rows.records[keys[-1]]
         if reader.is_cube:
             return await _requests(reader, record)
         return await _interrupts(reader, record) or (await _pause(reader, record) if paused else [])
