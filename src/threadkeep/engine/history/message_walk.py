@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, TypeAlias
 
 from threadkeep.engine.commit import load_items
@@ -34,7 +33,8 @@ _SLICE = 256
 class MessageWalk:
     """Walks over the values of one thread. Values without one of the bytes in `marks` are not decoded.
 
-    `is_damaged` becomes True if something cannot be read; the rest is walked over.
+    Values wait until there are enough items to read at once: `flush` after the last one. `is_damaged` becomes True if
+    something cannot be read; the rest is walked over.
     """
 
     def __init__(self, rows: ThreadRows, marks: tuple[bytes, ...]) -> None:
@@ -43,30 +43,81 @@ class MessageWalk:
         self._marks = marks
         self._seen: list[ItemRange] = []
         self._seen_inline: set[tuple[str, bytes]] = set()
+        self._pending: list[tuple[Slot, list[ItemId], Take]] = []
+        self._pending_items = 0
 
     async def walk(self, slot: Slot, take: Take) -> None:
-        """Pass the messages of a value to `take`, except those in items that were seen before.
+        """Pass the messages of a value to `take`, now or later, except those in items that were seen before.
 
         One round trip for each 256 new items. Conflict if the thread was pruned since its rows were loaded.
         """
         if slot.inline is not None:
             if (slot.tag, slot.inline) not in self._seen_inline:
                 self._seen_inline.add((slot.tag, slot.inline))
-                self._take_value(slot.tag, slot.inline, take)
-        elif not (new := subtract(slot.ranges, self._seen)):
+                self._pending.append((slot, [], take))
             return
-        elif slot.kind == WHOLE:
-            await self._walk_value(slot, take)
-        elif not await self._walk_elements(slot, _from_first_of(slot.ranges, new), take):
-            await self._walk_elements(slot, slot.ranges, take)
-        self._seen = union((*self._seen, *slot.ranges))
+        new = subtract(slot.ranges, self._seen)
+        if not new:
+            return
+        self._seen = union((*self._seen, *new))
+        ids = [
+            at
+            for each in (slot.ranges if slot.kind == WHOLE else _from_first_of(slot.ranges, new))
+            for at in each.ids()
+        ]
+        if len(ids) > _SLICE:
+            await self.flush()
+        self._pending.append((slot, ids, take))
+        self._pending_items += len(ids)
+        if self._pending_items >= _SLICE:
+            await self.flush()
 
-    async def _walk_value(self, slot: Slot, take: Take) -> None:
-        items = [item for _, item in await self._load(at for each in slot.ranges for at in each.ids())]
+    async def flush(self) -> None:
+        """Pass on the messages of all values that wait. One round trip; more for a value of more than 256 items."""
+        pending, self._pending, self._pending_items = self._pending, [], 0
+        first = dict(await self._load(at for _, ids, _ in pending for at in ids[:_SLICE]))
+        for slot, ids, take in pending:
+            if slot.inline is not None:
+                self._take_value(slot.tag, slot.inline, take)
+            elif slot.kind == WHOLE:
+                items = [first[at] for at in ids[:_SLICE]]
+                items += [item for _, item in await self._load(ids[_SLICE:])]
+                self._take_whole(slot, items, take)
+            else:
+                await self._walk_elements(slot, ids, [(at, first[at]) for at in ids[:_SLICE]], take)
+
+    def _take_whole(self, slot: Slot, items: list[Item | None], take: Take) -> None:
         if None in items:
             self.is_damaged = True
         else:
             self._take_value(slot.tag, b"".join(item.data for item in items if item is not None), take)
+
+    async def _walk_elements(
+        self, slot: Slot, ids: list[ItemId], part: list[tuple[ItemId, Item | None]], take: Take
+    ) -> None:
+        """Take the messages of these items of a list or dict, `part` of which is read already.
+
+        If they start amid an element, walk over the whole value.
+        """
+        if part and part[0][1] is not None and not part[0][1].elements:
+            every = [at for each in slot.ranges for at in each.ids()]
+            if len(every) == len(ids):
+                self.is_damaged = True
+            else:
+                await self._walk_elements(slot, every, await self._load(every[:_SLICE]), take)
+            return
+        group: list[tuple[ItemId, Item | None]] = []
+        done = len(part)
+        while part:
+            for at, item in part:
+                if group and (item is None or item.elements):
+                    self._take_elements(slot, group, take)
+                    group = []
+                group.append((at, item))
+            part = await self._load(ids[done : done + _SLICE])
+            done += len(part)
+        if group:
+            self._take_elements(slot, group, take)
 
     def _take_value(self, tag: str, data: bytes, take: Take) -> None:
         """Take the messages of a value that is stored in one part. Equal ones without an id are told apart by order."""
@@ -75,23 +126,6 @@ class MessageWalk:
             digest = blake2b(json.dumps(message, sort_keys=True).encode(), digest_size=16).digest()
             counts[digest] += 1
             take(message_id(message) or (digest, counts[digest]), message)
-
-    async def _walk_elements(self, slot: Slot, ranges: Iterable[ItemRange], take: Take) -> bool:
-        """Take the messages of these items of a list or dict. Return False, at once, if they start amid an element."""
-        ids = (at for each in ranges for at in each.ids())
-        group: list[tuple[ItemId, Item | None]] = []
-        while part := await self._load(islice(ids, _SLICE)):
-            for at, item in part:
-                if item is not None and not item.elements:
-                    if not group:
-                        return False
-                elif group:
-                    self._take_elements(slot, group, take)
-                    group = []
-                group.append((at, item))
-        if group:
-            self._take_elements(slot, group, take)
-        return True
 
     def _take_elements(self, slot: Slot, group: list[tuple[ItemId, Item | None]], take: Take) -> None:
         """Take the messages of one element, or of several that are stored as one item."""

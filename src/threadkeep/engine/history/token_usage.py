@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,17 +96,10 @@ class _UsageReader:
         roots = self.rows.visible("")
         branch = list(lineage(self.rows, roots[-1])) if roots else []
         called = list(self._newest_of_subgraphs({record.row.id for record in branch}))
-        walk, found = self._walk(), _Found()
-        for record in branch[:1]:
-            await self._take_state(walk, record, found)
+        found = await self._in_states(branch[:1])
         if called:
-            walk, removed = self._walk(), _Found()
-            for record in branch:
-                await self._take_state(walk, record, removed)
-            inner = _Found()
-            walk = self._walk()
-            for record in called:
-                await self._take_state(walk, record, inner)
+            removed = await self._in_states(branch)
+            inner = await self._in_states(called)
             found |= {id: each for id, each in inner.items() if id not in removed}
         return {
             id: each._replace(node=past[id].node, time=past[id].time) if id in past else each
@@ -122,22 +115,25 @@ class _UsageReader:
                 newest[record.row.ns] = record
         return iter(newest.values())
 
-    async def _take_state(self, walk: MessageWalk, record: CheckpointRecord, found: _Found) -> None:
-        """Take the messages in a checkpoint's channels. A delta channel is the stored value and the writes since."""
-        for name in self._channels(record):
-            taken = _Found()
+    async def _in_states(self, records: Iterable[CheckpointRecord]) -> _Found:
+        """Return the messages in the channels of checkpoints."""
+        walk, channels = self._walk(), list[_Found]()
+        for record in records:
+            for name in self._channels(record):
+                channels.append(_Found())
+                for slot in self._reader.slots(record, name):
+                    await walk.walk(slot, partial(self._apply, channels[-1]))
+        await walk.flush()
+        return {id: each for channel in channels for id, each in channel.items()}
 
-            def take(id: Hashable, message: Mapping[str, Any], taken: _Found = taken) -> None:
-                if type_of(message) == "RemoveMessage":
-                    if id == _ALL:
-                        taken.clear()
-                    taken.pop(id, None)
-                else:
-                    self._take(taken, id, message)
-
-            for slot in self._reader.slots(record, name):
-                await walk.walk(slot, take)
-            found |= taken
+    def _apply(self, channel: _Found, id: Hashable, message: Mapping[str, Any]) -> None:
+        """Add a message to a channel, or remove one. A delta channel is a stored value and the writes since."""
+        if type_of(message) == "RemoveMessage":
+            if id == _ALL:
+                channel.clear()
+            channel.pop(id, None)
+        else:
+            self._take(channel, id, message)
 
     def _channels(self, record: CheckpointRecord) -> list[str]:
         if self._reader.is_cube:
@@ -161,6 +157,7 @@ class _UsageReader:
             for name in slots:
                 if name in record.slots and name != LARGE_METADATA:
                     await walk.walk(record.slots[name], partial(self._take, found, time=record.row.time))
+        await walk.flush()
         await self._add_writes(found)
         return found
 
@@ -199,6 +196,7 @@ class _UsageReader:
                     found[id] = found[id]._replace(node=node, time=time if first is None else min(time, first))
 
             await walk.walk(entry.slot, take)
+        await walk.flush()
 
     def _delta_names(self) -> set[str]:
         records = self.rows.records.values()
