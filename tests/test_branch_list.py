@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +28,7 @@ from hypothesis_profiles import examples
 from sync_async import Ask
 from test_branches import check, id_of
 from test_delta_graphs import build as delta_graph
+from threadkeep.cli.app import run
 from threadkeep.errors import Corrupt, Leased, Missing, ReadOnly
 
 TREE: list[Step] = [
@@ -362,6 +366,35 @@ def test_branches_of_a_cube_thread(keep: threadkeep.Keep, ask: Ask, url: str) ->
     with pytest.raises(ValueError, match="namespaces"):
         ask(keep, "branches", "talk", ns="x")
     check(url)
+
+
+def test_the_command_does_what_the_verbs_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    monkeypatch.setenv("THREADKEEP_URL", url)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with threadkeep.open(url) as keep:
+        put_steps(keep.checkpointer, "t", TREE)
+
+    def result(*args: str, code: int = 0) -> str:
+        assert run(["branches", "t", *args]) == code
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    assert "c5" in result("--name", "c5", "cheap")
+    assert [each["name"] for each in json.loads(result("--json"))] == [None, "cheap", None]
+    assert "part after c2" in result("--compare", "c3", "cheap")
+    assert "changed a: 3 -> 5" in result("--compare", "c3", "cheap")
+    assert "would delete 2 checkpoints" in result("--delete", "cheap", "--dry-run")
+    assert "--yes" in result("--delete", "cheap", code=2)
+    assert "is the latest" in result("--delete", "c6", "--yes", code=2)
+    assert "would switch" in result("--switch", "cheap", "--dry-run")
+    assert "switched t to cheap" in result("--switch", "cheap")
+    assert "deleted 1 checkpoint " in result("--delete", "c6", "--yes")
+    assert "only one of" in result("--delete", "c6", "--switch", "c3", code=2)
+    assert "no name" in result("--name", "cheap", "")
+    assert result().count("c3") == 1
 
 
 # --- any tree
