@@ -22,7 +22,7 @@ import postgres_servers
 import shared_pool
 import threadkeep
 import valkey_servers
-from sync_async import AsyncCaller, Caller, SyncCaller
+from sync_async import Ask, AsyncCaller, Caller, SyncCaller
 from threadkeep.transports.postgres_own_pool import OwnPool
 
 pytest.register_assert_rewrite("graph_scenarios", "strict_equality", "checkpoint_trees")
@@ -163,6 +163,12 @@ def call(request: pytest.FixtureRequest) -> Caller:
     """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, sync and async; on graphs too."""
     caller: Caller = request.param
     return caller
+
+
+@pytest.fixture
+def ask(call: Caller) -> Ask:
+    """`ask(keep, "branches", …)`, sync and async, for a sync test."""
+    return Ask(call)
 
 
 @pytest.fixture(autouse=True)

@@ -122,11 +122,13 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
             }
             for each in writes
         ]
-    left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", *_OF_MEMORIES) and value}
+    left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", _TENANTS, *_OF_MEMORIES) and value}
     assert not left, f"index entries of threads that do not exist: {left}"
     return owned, threads
 
 
+_TENANTS = b"a:"
+"""The key of a partition with the tenants that have threads there."""
 _OF_MEMORIES = (b"m:", b"e:", b"s:", b"d:", b"v:", b"w:", b"p:")
 
 

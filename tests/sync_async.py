@@ -27,3 +27,16 @@ class AsyncCaller:
 
 
 Caller = SyncCaller | AsyncCaller
+
+
+class Ask:
+    """Calls sync or async verbs from a sync test, which may block: `ask(keep, "branches", "t")`."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def __call__(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(self._caller(target, verb, *args, **kwargs))
+
+    def every(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        return asyncio.run(self._caller.every(target, verb, *args, **kwargs))

@@ -249,6 +249,8 @@ def _reads_of_threads(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "activity of metadata", lambda: keep.activity(metadata={"plan": "free"}, match="any")
     yield "sizes", lambda: keep.sizes(limit=1000)
     yield "stats", lambda: keep.stats()
+    yield "usage", lambda: [keep.usage(by=["node", "model"]), keep.usage(all_branches=True, until=YEAR)]
+    yield "waiting", lambda: [keep.waiting(), keep.waiting(metadata={"label": 1})]
     yield "types", lambda: [(each.name, each.status, each.objects, each.threads) for each in keep.types().types]
     yield "doctor", lambda: [(each.name, each.verdict) for each in keep.doctor() if each.name != "encryption"]
     yield "erase", lambda: _receipt(keep.erase(prefix="t", namespace=["users"], dry_run=True))
@@ -287,6 +289,7 @@ def _reads_of_each_thread(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
                 keep.log(id, limit=2, **options),
                 keep.log(id, ns="", **options),
                 keep.tree(id, **options),
+                keep.branches(id, **options),
                 keep.sizes(thread_id=id, **options),
                 keep.sizes(thread_id=id, checkpoint_id="latest", **options),
                 keep.flow(id, **options),
@@ -418,6 +421,10 @@ def changes(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         lambda: [keep.fork("rich", "latest~1"), keep.fork("chat", to="chat, forked"), keep.fork("delta", to="d")],
     )
     yield "fork a cube thread", lambda: keep.fork("talk", "run-é", to="talk, forked")
+    yield "name_branch", lambda: [keep.name_branch("chat", "latest", "main"), keep.name_branch("talk", "latest", "x")]
+    yield "compare_branches", lambda: keep.compare_branches("chat", "main", keep.branches("chat")[-1].head)
+    yield "switch_branch", lambda: keep.switch_branch("chat", keep.branches("chat")[-1].head)
+    yield "delete_branch", lambda: [keep.delete_branch("chat", "main"), keep.delete_branch("talk", "latest")]
     yield "fork onto", lambda: keep.fork("chat", to="rich")
     yield "copy", lambda: [keep.copy("rich", "rich, copied"), keep.copy("talk", "talk, copied"), keep.copy("no", "x")]
     yield "copy onto", lambda: keep.copy("rich", "chat")

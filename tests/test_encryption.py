@@ -74,14 +74,15 @@ def foreign_saver() -> InMemorySaver:
 # --- wrong keys
 
 VERBS: dict[str, Any] = {
-    "activity": (), "blame": ("t", "name"), "break_lease": ("t",), "compact": (), "copy": ("t", "u2"), "delete": ("t",),
+    "activity": (), "blame": ("t", "name"), "branches": ("t",), "break_lease": ("t",), "compact": (),
+    "compare_branches": ("t", "latest", "latest"), "copy": ("t", "u2"), "delete": ("t",), "delete_branch": ("t", "latest"),
     "delete_memories": (("users",),), "describe": {"thread_id": "t", "title": "A"}, "diff": ("t", "latest~1", "latest"), "doctor": (), "drop_tenant": ("acme",),
     "encrypt": (), "erase": {"thread_id": "t"}, "export": lambda: (io.BytesIO(),), "find": ("t",), "flow": ("t",), "fork": {"thread_id": "t", "to": "f"},
     "import_from": lambda: (foreign_saver(),), "import_portable": lambda: (io.BytesIO(exported()),), "lease_info": ("t",),
-    "log": ("t",), "migrate": (),
+    "log": ("t",), "migrate": (), "name_branch": ("t", "latest", "main"),
     "prune": {"policy": LAST}, "reencrypt": {"wait": False}, "repair": ("t",), "rollback": ("t", "latest~1"),
-    "rotate": (), "show": ("t",), "sizes": (), "stats": (), "sweep": (), "tag": ("t", "latest", "kept"),
-    "tenants": (), "thread": ("t",), "threads": (), "trace": ("t",), "tree": ("t",), "types": (), "verify": (),
+    "rotate": (), "show": ("t",), "sizes": (), "stats": (), "sweep": (), "switch_branch": ("t", "latest"), "tag": ("t", "latest", "kept"),
+    "tenants": (), "thread": ("t",), "threads": (), "trace": ("t",), "tree": ("t",), "types": (), "usage": (), "verify": (), "waiting": (),
 }  # fmt: skip
 """Every verb of a Keep, with its arguments, or a function that makes them."""
 NEED_NO_KEYS = {"doctor", "drop_tenant", "migrate", "tenants"}
@@ -205,13 +206,13 @@ def test_wrong_keys_of_a_tenant_do_not_disturb_those_who_have_it_open(lasting_ur
 
 
 COMMANDS: dict[str, list[str]] = {
-    "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "compact": [], "convert": ["URL", "TARGET"],
-    "copy": ["t", "u2"], "delete": ["t", "--yes"], "diff": ["t", "latest~1", "latest"], "doctor": [],
+    "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "branches": ["t"], "compact": [], "convert": ["URL", "TARGET"],
+    "copy": ["t", "u2"], "delete": ["t", "--yes"], "describe": ["t", "--title", "A"], "diff": ["t", "latest~1", "latest"], "doctor": [],
     "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "flow": ["t"], "fork": ["t", "--to", "f"],
     "import": ["EXPORTED"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
     "reencrypt": ["--no-wait"], "repair": ["t"], "restore": ["EXPORTED", "URL"], "rollback": ["t", "latest~1"],
     "rotate": [], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],
-    "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "verify": [],
+    "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "usage": [], "verify": [], "waiting": [],
 }  # fmt: skip
 NO_STORAGE_OPTION = {"backup", "restore"}
 

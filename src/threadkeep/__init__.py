@@ -23,15 +23,20 @@ if TYPE_CHECKING:
     from threadkeep.engine.health.requests import StorageSize
     from threadkeep.engine.health.thread_scan import Problem
     from threadkeep.engine.health.verify import VerifyResult
+    from threadkeep.engine.history.answer_options import AnswerOption
     from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
     from threadkeep.engine.history.blame import Blame
+    from threadkeep.engine.history.branches import BranchComparison, BranchInfo
     from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
     from threadkeep.engine.history.checkpoint_sizes import CheckpointSize, StateSize, WriteSize
     from threadkeep.engine.history.diff import ChannelDiff, Diff
     from threadkeep.engine.history.flow import Flow, FlowChannel, FlowEdge, FlowNode
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
+    from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
+    from threadkeep.engine.history.waiting import WaitingThread
+    from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
     from threadkeep.engine.threads.matching import MatchedThread
@@ -56,9 +61,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Activity",
     "ActivityRow",
+    "AnswerOption",
     "BackupResult",
     "Blame",
     "Branch",
+    "BranchComparison",
+    "BranchInfo",
     "ChannelDiff",
     "ChannelSize",
     "CheckpointInfo",
@@ -66,6 +74,7 @@ __all__ = [
     "CheckpointView",
     "CompactResult",
     "DeleteResult",
+    "DeletedBranch",
     "Diff",
     "DroppedTenant",
     "EncryptResult",
@@ -103,12 +112,15 @@ __all__ = [
     "TenantInfo",
     "ThreadInfo",
     "ThreadSize",
+    "TokenUsage",
+    "TokenUsageRow",
     "TracedWrite",
     "TransferResult",
     "Tree",
     "ValueChange",
     "VerbMetrics",
     "VerifyResult",
+    "WaitingThread",
     "WriteInfo",
     "WriteSize",
     "abackup",
@@ -132,15 +144,20 @@ _NAMES = {
     "engine.health.requests": "StorageSize",
     "engine.health.thread_scan": "Problem",
     "engine.health.verify": "VerifyResult",
+    "engine.history.answer_options": "AnswerOption",
     "engine.history.audit": "Activity ActivityRow TracedWrite",
     "engine.history.blame": "Blame",
+    "engine.history.branches": "BranchComparison BranchInfo",
     "engine.history.checkpoint_info": "CheckpointInfo WriteInfo",
     "engine.history.checkpoint_sizes": "CheckpointSize StateSize WriteSize",
     "engine.history.diff": "ChannelDiff Diff",
     "engine.history.flow": "Flow FlowChannel FlowEdge FlowNode",
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
+    "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
+    "engine.history.waiting": "WaitingThread",
+    "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
     "engine.threads.matching": "MatchedThread",

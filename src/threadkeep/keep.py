@@ -430,6 +430,7 @@ class Keep:
     show, ashow = verb(lambda: jobs.history.show)
     tree, atree = verb(lambda: jobs.history.tree)
     find, afind = verb(lambda: jobs.history.find)
+    waiting, awaiting = verb(lambda: jobs.waiting.waiting)
     diff, adiff = verb(lambda: jobs.history.diff)
     blame, ablame = verb(lambda: jobs.history.blame)
 
@@ -439,6 +440,7 @@ class Keep:
     activity, aactivity = verb(lambda: jobs.audit.activity)
     sizes, asizes = verb(lambda: jobs.audit.sizes)
     stats, astats = verb(lambda: jobs.audit.stats)
+    usage, ausage = verb(lambda: jobs.usage.usage)
     types, atypes = keep_verb(lambda: jobs.stored_types.types)
 
     def metrics(self) -> Metrics:
@@ -457,6 +459,11 @@ class Keep:
     rollback, arollback = verb(lambda: jobs.branches.rollback)
     fork, afork = verb(lambda: jobs.branches.fork)
     tag, atag = verb(lambda: jobs.branches.tag)
+    branches, abranches = verb(lambda: jobs.branch_list.branches)
+    name_branch, aname_branch = verb(lambda: jobs.branch_list.name_branch)
+    compare_branches, acompare_branches = verb(lambda: jobs.branch_list.compare_branches)
+    switch_branch, aswitch_branch = verb(lambda: jobs.branch_list.switch_branch)
+    delete_branch, adelete_branch = verb(lambda: jobs.branch_list.delete_branch)
 
     # Retention: remove what policies do not keep
     prune, aprune = verb(lambda: jobs.prune.prune)

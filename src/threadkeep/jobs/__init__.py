@@ -2,8 +2,12 @@
 
     catalogue.py     threads, thread, delete, copy
     history.py       log, show, tree, find, diff, blame
+    waiting.py       waiting
     audit.py         trace, activity, sizes, stats
+    usage.py         usage
+    prices.py        prices of tokens, in Python or in a file
     branches.py      rollback, fork, tag
+    branch_list.py   branches, name_branch, compare_branches, switch_branch, delete_branch
     prune.py         prune
     sweep.py         sweep
     stored_types.py  types
@@ -34,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from threadkeep.jobs import (
         audit,
+        branch_list,
         branches,
         catalogue,
         compact,
@@ -50,11 +55,14 @@ if TYPE_CHECKING:
         sweep,
         tenants,
         transfer,
+        usage,
         verify,
+        waiting,
     )
 
 __all__ = [
     "audit",
+    "branch_list",
     "branches",
     "catalogue",
     "compact",
@@ -71,7 +79,9 @@ __all__ = [
     "sweep",
     "tenants",
     "transfer",
+    "usage",
     "verify",
+    "waiting",
 ]
 
 

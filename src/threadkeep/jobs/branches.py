@@ -29,7 +29,7 @@ def rollback(
     Raise Missing if the thread or checkpoint does not exist. Up to five round trips.
     """
     ref, namespace = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    key = yield from _find_thread(session, thread_id, namespace, kind)
+    key = yield from find_thread(session, thread_id, namespace, kind)
 
     def plan() -> Plan[Branch]:
         if key.kind == CUBE:
@@ -58,7 +58,7 @@ def fork(
     namespace = as_id(ns, "ns")
     if target_id is not None and namespace:
         raise ValueError("a new thread starts in the root namespace: give ns or to, not both")
-    key = yield from _find_thread(session, thread_id, namespace, kind)
+    key = yield from find_thread(session, thread_id, namespace, kind)
     if target_id is None:
         return (yield from change(key, lambda: _fork_within(session, key, ref, namespace)))
     target = session.key(key.kind, target_id)
@@ -76,11 +76,11 @@ def tag(
     if name is not None and not (name and isinstance(name, str)):
         raise TypeError(f"name must be a non-empty str or None, not {name!r}")
     ref, namespace = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    key = yield from _find_thread(session, thread_id, namespace, kind)
+    key = yield from find_thread(session, thread_id, namespace, kind)
     return (yield from change(key, lambda: tags.tag(session.heads, key, ref, namespace, name, nonce())))
 
 
-def _find_thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
+def find_thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
     """Return the key of a thread. Raise ValueError for a namespace in a CubeLoop thread."""
     key = yield from read(lambda: thread_key(session, thread_id, kind))
     if key.kind == CUBE and ns:

@@ -30,6 +30,7 @@ def over_threads(
     metadata: Mapping[str, Any],
     visit: Callable[[ThreadInfo], Work[None]],
     match: str = LATEST,
+    status: str | None = None,
 ) -> Work[None]:
     """Visit the matching threads in the order of their ids. One round trip for each 2,048; more with `metadata`."""
     done, last = 0, None
@@ -40,7 +41,7 @@ def over_threads(
             after=last,
             prefix=prefix,
             metadata=metadata,
-            status=None,
+            status=status,
             order="id",
             kind=kind,
             match=match,

@@ -146,7 +146,7 @@ async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, valu
     if checkpoint not in rows.tasks or checkpoint in rows.records:
         checkpoint = resolve_ref(rows, ref, ns)
     tasks = rows.tasks.get(checkpoint, [])
-    sends = (await _load_sends(rows, [checkpoint] if _has_send_paths(tasks) else [])).get(checkpoint, [])
+    sends = (await load_sends(rows, [checkpoint] if has_send_paths(tasks) else [])).get(checkpoint, [])
     entries = [(task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
     read = await _load_values(rows, [entry.slot for *_, entry in entries]) if values else [None] * len(entries)
     traced: _Traced = [
@@ -178,12 +178,16 @@ def _damaged_write(task: str, damaged: DamagedWrites) -> TracedWrite:
     return TracedWrite(task, None, "", 0, "", 0, time, None, damaged=damaged.reason)
 
 
-def _has_send_paths(tasks: Iterable[TaskWrites]) -> bool:
+def has_send_paths(tasks: Iterable[TaskWrites]) -> bool:
+    """Return whether `load_sends` is needed to name the nodes of these tasks."""
     return any(is_send_path(entry.origin[0]) for task in tasks for entry in task.entries.values())
 
 
-async def _load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointKey]) -> dict[CheckpointKey, list[Any]]:
-    """The pending sends of checkpoints, as far as they can be read. One round trip per group of about 64 items."""
+async def load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointKey]) -> dict[CheckpointKey, list[Any]]:
+    """Return the pending sends of checkpoints, as far as they can be read.
+
+    One round trip for each group of about 64 items.
+    """
     records = {checkpoint: rows.records[checkpoint] for checkpoint in checkpoints if checkpoint in rows.records}
     found = {checkpoint: old_sends(record) for checkpoint, record in records.items() if TASKS not in record.slots}
     stored = [(checkpoint, record.slots[TASKS]) for checkpoint, record in records.items() if TASKS in record.slots]
@@ -368,7 +372,7 @@ async def _thread_activity(heads: Heads, key: ThreadKey, query: ActivityQuery) -
 
 async def _count_writes(rows: ThreadRows, query: ActivityQuery, totals: ActivityTotals) -> None:
     included = {key: tasks for key, tasks in rows.tasks.items() if query.includes_namespace(key[0])}
-    sends = await _load_sends(rows, [key for key, tasks in included.items() if _has_send_paths(tasks)])
+    sends = await load_sends(rows, [key for key, tasks in included.items() if has_send_paths(tasks)])
     for key, tasks in included.items():
         for entry in (entry for task in tasks for entry in task.entries.values()):
             if query.includes_time(entry.origin[2]):

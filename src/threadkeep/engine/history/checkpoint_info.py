@@ -365,15 +365,19 @@ class ThreadReader:
 
     def _write_info(self, key: CheckpointKey, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
         path, run, time = entry.origin
-        head, id, record = self.rows.head, task.row.task, self.rows.records.get(key)
+        record = self.rows.records.get(key)
         node = self.node(record, path) if record is not None else node_of_task(path)
         value, damaged = None, None
         try:
-            self._check_items([entry.slot])
-            value = slot_value(head, entry.slot, f"a write of task {id!r} in {head.where}")
+            value = self.entry_value(task, entry)
         except Corrupt as error:
             damaged = str(error)
-        return WriteInfo(id, node, path, idx, entry.channel, value, utc_time(time), run, damaged)
+        return WriteInfo(task.row.task, node, path, idx, entry.channel, value, utc_time(time), run, damaged)
+
+    def entry_value(self, task: TaskWrites, entry: WriteEntry) -> Any:
+        """Return the value of a write as plain data; `fetch` its slot first. Corrupt if it cannot be read."""
+        self._check_items([entry.slot])
+        return slot_value(self.rows.head, entry.slot, f"a write of task {task.row.task!r} in {self.rows.head.where}")
 
     def damaged_write_infos(self, key: CheckpointKey) -> list[WriteInfo]:
         """Describe the writes on a checkpoint that cannot be read: one info for each task."""

@@ -119,11 +119,11 @@ async def show(heads: Heads, key: ThreadKey, ref: str | None, ns: str) -> Checkp
         if record is None:
             return CheckpointView(reader.info_at(at), DAMAGED, (), {}, (), written)
         values, damaged = _values(reader, record)
-        next_nodes = _next_nodes(reader, record)
+        nodes = next_nodes(reader, record)
         return CheckpointView(
             checkpoint=reader.info(record),
-            status=_status(reader, record, next_nodes),
-            next=next_nodes,
+            status=status_with(reader, record, nodes),
+            next=nodes,
             values=values,
             delta=tuple(reader.rebuilt_channels(record)),
             writes=written,
@@ -149,21 +149,31 @@ def _channel_slots(reader: ThreadReader, record: CheckpointRecord) -> list[Slot]
     return [slot for name in reader.channels(record) for slot in reader.slots(record, name)]
 
 
-def _status(reader: ThreadReader, record: CheckpointRecord, next_nodes: tuple[str, ...]) -> str:
-    """The status that the thread has, or would have, with this checkpoint as the newest."""
+def status_slots(reader: ThreadReader, record: CheckpointRecord) -> list[Slot]:
+    """Return the slots that `next_nodes` and `status_with` read; `fetch` them first."""
+    names = (channels.EVENTS, channels.PENDING) if reader.is_cube else (TASKS, *record.slots)
+    wanted = [name for name in dict.fromkeys(names) if reader.is_cube or name == TASKS or name.startswith(_JOIN)]
+    return [record.slots[name] for name in wanted if name in record.slots]
+
+
+def status_with(reader: ThreadReader, record: CheckpointRecord, nodes: tuple[str, ...]) -> str:
+    """Return the status that the thread has, or would have, with this checkpoint as the newest.
+
+    `nodes` are its `next_nodes`.
+    """
     if reader.is_cube:
         try:
             return channels.status_at(reader.rows.head, record)
         except Corrupt:
             return DAMAGED
-    found = "pending" if next_nodes else status.status_of_checkpoint(record)
+    found = "pending" if nodes else status.status_of_checkpoint(record)
     for task in reader.tasks(record):
         found = status.worse_status(found, status.status_of_writes(entry.channel for entry in task.entries.values()))
     return found
 
 
-def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> tuple[str, ...]:
-    """The nodes to run; without those that finished, if the checkpoint has no child yet."""
+def next_nodes(reader: ThreadReader, record: CheckpointRecord) -> tuple[str, ...]:
+    """Return the nodes to run; without those that finished, if the checkpoint has no child yet."""
     if reader.is_cube:
         return ()
     done = Counter[str | None]()

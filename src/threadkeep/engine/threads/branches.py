@@ -41,6 +41,7 @@ from threadkeep.engine.threads.staging import CheckpointStaging
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount
 from threadkeep.engine.threads.thread_rows import (
+    BRANCH_NAME,
     FORKED_FROM,
     TAG,
     ThreadRows,
@@ -189,8 +190,8 @@ def _put(thread: ThreadRows, target: CheckpointRecord, moment: BranchStamp) -> P
 
 
 def _fork_metadata(thread: ThreadRows, target: CheckpointRecord) -> dict[str, Any]:
-    """The target's metadata without its tag, changed as LangGraph changes it in a fork."""
-    metadata = {name: value for name, value in thread.metadata(target).items() if name != TAG}
+    """The target's metadata without its tag and name, changed as LangGraph changes it in a fork."""
+    metadata = {name: value for name, value in thread.metadata(target).items() if name not in (TAG, BRANCH_NAME)}
     step = metadata.get("step")
     step = step if type(step) is int else -1
     return metadata | {"source": "fork", "step": step + 1, FORKED_FROM: target.row.id}

@@ -24,7 +24,7 @@ from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
 UNTAGGED = ("source", "step", "run_id", *OWN)
 """Keys that may be stored outside the labels, so the index does not cover them."""
-OWN_OF_CUBE = ("tag", "forked_from")
+OWN_OF_CUBE = ("tag", "branch_name", "forked_from")
 """Keys that a cube thread stores in the checkpoint's row, so the index does not cover them there."""
 CREDENTIALS, REQUEST_ID = "langgraph_auth_", "langgraph_request_id"
 """How the keys begin that LangGraph's server uses for credentials; its key for the id of a request."""

@@ -220,7 +220,7 @@ def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSe
     newest = thread.metadata(roots[-1]) if roots else {}
     fitting = [p for p in policies if _fits_key(p, row) and _fits_metadata(p, thread, newest)]
     matching = _count_matching(fitting[0], thread) if fitting and fitting[0].metadata else None
-    view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if _is_tagged(thread, r)})
+    view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if is_tagged(thread, r)})
     for_thread = next((policy for policy in fitting if policy.ns is None), None)
     if for_thread is not None and _is_idle(for_thread, row, now) and not (for_thread.keep_tagged and view.tagged):
         return PruneSelection(set(), lambda *_: False, matching=matching, drops_empty=True)
@@ -247,7 +247,8 @@ def _matches(thread: ThreadRows, record: CheckpointRecord, wanted: Mapping[str, 
     return checkpoint_metadata.matches(thread.metadata(record), wanted)
 
 
-def _is_tagged(thread: ThreadRows, record: CheckpointRecord) -> bool:
+def is_tagged(thread: ThreadRows, record: CheckpointRecord) -> bool:
+    """Return whether a visible checkpoint has a tag that keeps it."""
     metadata = thread.metadata(record)
     return not record.row.hidden and any(metadata.get(name) for name in TAGS)
 

@@ -29,6 +29,8 @@ TaskKey = tuple[str, str, str]
 LATEST = "latest"
 TAG = "tag"
 """The metadata key of a checkpoint's tag."""
+BRANCH_NAME = "branch_name"
+"""The metadata key of the name that a checkpoint gives to its branch."""
 FORK, FORKED_FROM = "fork", "forked_from"
 """The source of a branch that a rollback or a fork made; the metadata key of the checkpoint where it starts."""
 ANCESTOR_REF = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
