@@ -57,6 +57,7 @@ async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site:
 async def test_the_inbox_shows_who_waits_and_what_is_asked(site: Any) -> None:
     waiting = await page(site, "waiting")
     assert {"support/grace", "cleanup"} <= set(re.findall(r"<strong>([^<]*)</strong></a>", waiting))
+    assert '<span class="chip" title="&#34;yes&#34;">yes</span>' in waiting, "the answers that it offers"
     assert "Refund $129.00 for order A-1041?" in waiting
     assert "Delete 42 files?" in waiting
 
@@ -116,6 +117,21 @@ async def test_the_slider_shows_each_state_on_the_way_and_what_changed(site: Any
     assert "first checkpoint" in first
     assert "I am afraid" in last
     assert "I am afraid" not in first
+
+
+async def test_tokens_are_counted_by_model_thread_node_or_metadata(site: Any) -> None:
+    for by, found in (("model", "not known"), ("thread", "support/ada"), ("node", "agent")):
+        assert found in await page(site, "usage", by=by)
+    assert "grace" in await page(site, "usage", by="metadata", key="user")
+    assert "<dd>1,156</dd>" in await page(site, "usage", thread="support/ada"), (
+        "of one thread, those of its latest branch"
+    )
+
+
+async def test_branches_are_listed_and_compared_with_the_latest(site: Any) -> None:
+    text = await page(site, "branches", **ADA)
+    assert text.count("<tr data-row>") == 2
+    assert text.count("Compare with the latest") == 1
 
 
 async def test_the_flow_names_every_node_and_channel_and_draws_a_line_for_each_write(site: Any) -> None:

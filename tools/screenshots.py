@@ -55,6 +55,8 @@ VIEWS = (
     View("checkpoint", "checkpoint", ADA),
     View("checkpoint-phone", "checkpoint", ADA, PHONE),
     View("flow", "flow", ADA),
+    View("branches", "branches", ADA),
+    View("usage", "usage", {"by": "thread"}),
     View("diff", "diff", {**ADA, "a": "latest~5"}),
     View("blame", "blame", {**ADA, "path": "customer.plan"}),
     View("play", "play", {**ADA, "at": 4}),

@@ -23,6 +23,7 @@ from threadkeep.inspector.guard import Authorize, Guard
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.pages import (
     blame,
+    branches,
     change,
     checkpoint,
     diff,
@@ -34,6 +35,7 @@ from threadkeep.inspector.pages import (
     sizes,
     thread,
     threads,
+    usage,
     value,
     waiting,
 )
@@ -50,6 +52,8 @@ PAGES = {
     "blame": blame,
     "play": play,
     "flow": flow,
+    "branches": branches,
+    "usage": usage,
     "memories": memories,
     "sizes": sizes,
     "health": health,

@@ -1,15 +1,12 @@
-"""The inbox: threads that wait for a person, each with its questions."""
+"""The inbox: threads that wait for a person, each with its question and the answers that it offers."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from threadkeep.engine.history.conversation import Stop, stops
-from threadkeep.engine.identity import GRAPH
-from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.errors import Corrupt
+from threadkeep import AnswerOption, WaitingThread
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.query import Query
@@ -18,47 +15,41 @@ _MOST = 25
 _TEXTS = ("question", "prompt", "description", "message", "text")
 
 
-class Question(NamedTuple):
-    """What a task asks: its text, if it has one, and all of it as a tree. `id` is the interrupt's."""
+class ShownQuestion(NamedTuple):
+    """What a thread waits for: the text of its question, if it has one, all of it as a tree, and the answers."""
 
-    source: str
-    id: str | None
+    waiting: WaitingThread
     text: str | None
-    value: Node
+    value: Node | None
+    answers: tuple[ShownAnswer, ...]
 
 
-class WaitingThread(NamedTuple):
-    """A thread and the questions that it asks; `problem` is why they cannot be read."""
+class ShownAnswer(NamedTuple):
+    """An answer that a question offers, and what to resume with as JSON."""
 
-    thread: ThreadInfo
-    questions: tuple[Question, ...]
-    problem: str | None = None
+    option: AnswerOption
+    value: str
 
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
-    """List what waits, the latest first. One round trip, and up to five for each thread, at once."""
+    """List what waits, the longest first. Round trips as `Keep.waiting`."""
     if shown.foreign is not None:
         await shown.foreign.start()
-    most = query.number("most", _MOST)
-    found = await shown.keep.athreads(status="interrupted", limit=most + 1)
-    waiting = await asyncio.gather(*(_questions(shown, thread) for thread in found[:most]))
-    return {"waiting": waiting, "more": most + _MOST if len(found) > most else None}
+    most, paused = query.number("most", _MOST), query.flag("paused")
+    found = await shown.keep.awaiting(limit=most + 1, paused=paused)
+    return {
+        "waiting": [_shown(shown, each) for each in found[:most]],
+        "paused": paused,
+        "more": most + _MOST if len(found) > most else None,
+        "snippet": shown.snippet("waiting"),
+    }
 
 
-async def _questions(shown: Inspected, thread: ThreadInfo) -> WaitingThread:
-    try:
-        view = await shown.keep.ashow(thread.id, kind=thread.kind)
-    except Corrupt as error:
-        return WaitingThread(thread, (), str(error))
-    if thread.kind != GRAPH:
-        return WaitingThread(thread, (_question(shown, Stop("interrupted", "CubeLoop", view.values.get("pending"))),))
-    asked = (_question(shown, stop) for stop in stops(view) if stop.status == "interrupted")
-    return WaitingThread(thread, tuple(asked))
-
-
-def _question(shown: Inspected, stop: Stop) -> Question:
-    value = shown.redaction.value(stop.value)
-    return Question(stop.source, stop.id, _text(value), nodes(value, ())._replace(is_open=False))
+def _shown(shown: Inspected, waiting: WaitingThread) -> ShownQuestion:
+    question = shown.redaction.value(waiting.question)
+    tree = nodes(question, ())._replace(is_open=False) if isinstance(question, (Mapping, list)) else None
+    answers = (ShownAnswer(option, json.dumps(option.value, ensure_ascii=False)) for option in waiting.options)
+    return ShownQuestion(waiting, _text(question), tree, tuple(answers))
 
 
 def _text(value: Any) -> str | None:
@@ -66,8 +57,5 @@ def _text(value: Any) -> str | None:
     if isinstance(value, str) or not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
     own = next((value[name] for name in _TEXTS if isinstance(value.get(name), str)), None)
-    return own or next((text for inner in value.values() if (text := _text_of_part(inner))), None)
-
-
-def _text_of_part(value: Any) -> str | None:
-    return _text(value) if isinstance(value, Mapping) else None
+    parts = (inner for inner in value.values() if isinstance(inner, Mapping))
+    return own or next((text for inner in parts if (text := _text(inner))), None)
