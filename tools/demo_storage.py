@@ -8,7 +8,7 @@ import struct
 import zlib
 from base64 import b64encode
 from contextlib import suppress
-from time import sleep
+from time import sleep, time
 from typing import Annotated, Any, TypedDict
 
 from cubeloop.hitl.types import ConfirmRequest, HitlRequest
@@ -223,7 +223,7 @@ def _cube(keep: threadkeep.Keep) -> None:
         ]
         await cube.append("cleanup", said)
         payload = ConfirmRequest(prompt="Delete 42 files?")
-        question = HitlRequest(question_id="q", thread_id="cleanup", payload=payload, created_at=1.5)
+        question = HitlRequest(question_id="q", thread_id="cleanup", payload=payload, created_at=time())
         await cube.save_pending_request("cleanup", question, run_id="r1")
 
     asyncio.run(write())

@@ -117,6 +117,24 @@ async def _preview_roll_back(shown: Inspected, place: Place, _query: Query) -> s
     return f"A new branch from checkpoint {made.forked_from} would become the latest. Nothing is removed."
 
 
+async def _name_branch(shown: Inspected, place: Place, form: Query) -> Done:
+    name = form.optional("name")
+    await shown.keep.aname_branch(place.thread, _checkpoint(place), name, ns=place.ns, kind=place.kind)
+    return Done("branches", place.thread_link | {"ns": place.ns})
+
+
+async def _delete_branch(shown: Inspected, place: Place, _form: Query) -> Done:
+    await shown.keep.adelete_branch(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
+    return Done("branches", place.thread_link | {"ns": place.ns})
+
+
+async def _preview_delete_branch(shown: Inspected, place: Place, _query: Query) -> str:
+    found = await shown.keep.adelete_branch(
+        place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True
+    )
+    return f"{len(found.checkpoints):,} checkpoints would be removed."
+
+
 async def _copy(shown: Inspected, place: Place, form: Query) -> Done:
     to = form.required("to")
     await shown.keep.acopy(place.thread, to, kind=place.kind)
@@ -185,6 +203,20 @@ CHANGES = {
         _roll_back,
         _preview_roll_back,
     ),
+    "name_branch": Change(
+        "Name the branch",
+        "A name is metadata of the newest checkpoint of a branch, and stays with it when the branch grows.",
+        (Field("name", "Name", help="Leave it empty to remove the name."),),
+        _name_branch,
+    ),
+    "delete_branch": Change(
+        "Delete the branch",
+        "Remove the checkpoints that only this branch has.",
+        (),
+        _delete_branch,
+        _preview_delete_branch,
+        destroys=True,
+    ),
     "copy": Change(
         "Copy the thread",
         "Copy the thread with all its checkpoints. The copy is independent of it.",
@@ -233,6 +265,8 @@ NOTICES = {
     "tag": "the tag is changed",
     "fork": "this is the new branch",
     "rollback": "this is the latest checkpoint now",
+    "name_branch": "the name is changed",
+    "delete_branch": "the branch is deleted",
     "copy": "this is the copy",
     "prune": "the thread is pruned",
     "delete": "the thread is deleted",
