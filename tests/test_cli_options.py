@@ -28,10 +28,11 @@ COMMON = {"url", "tenant", "json", "keys", "timeout", "no_pager"}
 OUTPUT = {"ids", "full_ids", "last"}
 """Options that only say how a result is printed."""
 ASKING = {"yes"}
-NAMES = {"thread": "thread_id", "threads": "thread_id", "checkpoint": "checkpoint_id"}
+NAMES = {"thread": "thread_id", "threads": "thread_id", "checkpoint": "checkpoint_id", "label": "labels"}
 """What commands call parameters that have another name in Python."""
 VERBS: dict[str, list[Callable[..., Any]]] = {
     "backup": [threadkeep.backup],
+    "branches": [Keep.branches, Keep.name_branch, Keep.compare_branches, Keep.switch_branch, Keep.delete_branch],
     "convert": [threadkeep.convert],
     "import": [Keep.import_from, Keep.import_portable],
     "inspect": [inspector.app],
@@ -43,10 +44,14 @@ VERBS: dict[str, list[Callable[..., Any]]] = {
 }
 """The verbs of a command, if it is not the method of Keep with its name."""
 DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
-    "threads": ({"after_kind"}, set()),  # in Python, `after` takes the ThreadInfo
+    "threads": ({"after_kind"}, {"titles"}),  # in Python, `after` takes the ThreadInfo; titles are always shown
     "show": ({"state", "channel", "writes"}, set()),  # parts of the CheckpointView
     "log": ({"metadata"}, set()),  # a field of the CheckpointInfo
-    "diff": ({"c", "exit_code"}, {"thread_id", "other_thread"}),  # A and B also name threads
+    "diff": ({"c", "exit_code"}, {"thread_id", "other_thread", "other_kind", "other_ns"}),  # A and B also name threads
+    "describe": ({"no_title", "no_labels", "no_label", "archive"}, {"archived"}),  # in Python, None and [] remove
+    "flow": ({"mermaid"}, set()),  # a form of the Flow
+    "usage": ({"thread_id"}, {"thread_ids"}),
+    "branches": ({"compare", "switch", "delete"}, {"branch", "a", "b"}),
     "memories": ({"namespace"}, {"namespace_prefix"}),
     "activity": ({"by"}, set()),  # which table of the result
     "sizes": ({"by"}, set()),

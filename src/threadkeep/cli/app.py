@@ -31,7 +31,7 @@ _COMMANDS = {
     "describe": "describe",
     "memories": "memories",
     "waiting": "waiting",
-    "audit": "trace activity sizes stats types",
+    "audit": "trace flow activity sizes stats types",
     "usage": "usage",
     "branches": "copy delete rollback fork",
     "branch_list": "branches",
