@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.show import CheckpointView, Tree
     from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
     from threadkeep.engine.history.value_diff import ValueChange
+    from threadkeep.engine.search.hits import SearchHit, SearchResult
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
     from threadkeep.engine.threads.matching import MatchedThread
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
     from threadkeep.jobs.leases import LeaseInfo
     from threadkeep.jobs.migrate import MigrateResult
+    from threadkeep.jobs.search import SearchIndexResult
     from threadkeep.jobs.stored_types import StoredType, StoredTypes
     from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
     from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
@@ -86,6 +88,9 @@ __all__ = [
     "PrunedThread",
     "RepairResult",
     "RotateResult",
+    "SearchHit",
+    "SearchIndexResult",
+    "SearchResult",
     "Sizes",
     "Stats",
     "StorageSize",
@@ -130,6 +135,7 @@ _NAMES = {
     "engine.history.show": "CheckpointView Tree",
     "engine.history.sizes": "ChannelSize Sizes Stats ThreadSize",
     "engine.history.value_diff": "ValueChange",
+    "engine.search.hits": "SearchHit SearchResult",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
     "engine.threads.matching": "MatchedThread",
@@ -141,6 +147,7 @@ _NAMES = {
     "jobs.erase": "EraseReceipt ErasedNamespace",
     "jobs.leases": "LeaseInfo",
     "jobs.migrate": "MigrateResult",
+    "jobs.search": "SearchIndexResult",
     "jobs.stored_types": "StoredType StoredTypes",
     "jobs.tenants": "DroppedTenant TenantInfo",
     "keep": "Keep open",

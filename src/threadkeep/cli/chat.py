@@ -10,7 +10,7 @@ from rich.text import Text
 from threadkeep.cli.output import STATUS_STYLES, as_json_text, escape, format_time, one_line, shorten
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import is_message, type_of
+from threadkeep.engine.log.plain import is_message, message_role, type_of
 
 _ROLE_STYLES = {
     "human": "green",
@@ -116,7 +116,7 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
 
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
-    role = role_of(message)
+    role = message_role(message)
     text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
     if message.get("name") or message.get("tool_name"):
         text.append(f" {one_line(str(message.get('name') or message.get('tool_name')))}", "dim")
@@ -128,14 +128,6 @@ def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     yield text.append(f": {body}" if body else ":")
     calls = [call for field in _CALL_FIELDS if isinstance(message.get(field), list) for call in message[field]]
     yield from map(_call_line, calls or filter(_is_call, blocks))
-
-
-def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message: its `role` or `type`, or what its class name says."""
-    for key in ("role", "type"):
-        if isinstance(message.get(key), str) and message[key]:
-            return str(message[key])
-    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
 
 
 def _block_text(block: Any) -> str:

@@ -4,6 +4,7 @@
     history.py       log, show, tree, find, diff, blame
     audit.py         trace, activity, sizes, stats
     branches.py      rollback, fork, tag
+    search.py        search, build_search_index, drop_search_index
     prune.py         prune
     sweep.py         sweep
     stored_types.py  types
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         policies,
         prune,
         repair,
+        search,
         stored_types,
         sweep,
         tenants,
@@ -67,6 +69,7 @@ __all__ = [
     "policies",
     "prune",
     "repair",
+    "search",
     "stored_types",
     "sweep",
     "tenants",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.backends.in_memory.memories import InMemoryMemories
+from threadkeep.backends.in_memory.search import InMemorySearch
 from threadkeep.backends.in_memory.tenants import InMemoryTenants
 from threadkeep.engine.health.requests import (
     CompactStorage,
@@ -88,6 +89,7 @@ class InMemoryBackend:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._tenants = tenants = InMemoryTenants(self._tenants_in_use)
         self._memories = InMemoryMemories(tenants.check_plain)
+        self._search = InMemorySearch(self._rows_of, tenants.check_plain)
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
@@ -109,6 +111,7 @@ class InMemoryBackend:
             MeasureStorage: lambda _: None,
             **self._memories.handlers,
             **tenants.handlers,
+            **self._search.handlers,
         }
 
     def answer(self, request: Request[Any]) -> Any:
@@ -117,6 +120,9 @@ class InMemoryBackend:
 
     def _tenants_in_use(self) -> list[str]:
         return [*(key.tenant for key in self._threads), *self._memories.tenants()]
+
+    def _rows_of(self, tenant: str) -> Iterator[ThreadRow]:
+        return (thread.row for key, thread in self._threads.items() if key.tenant == tenant)
 
     def _find(self, key: ThreadKey) -> _Thread | None:
         """Return a thread, or None if it does not exist. Corrupt if its row is damaged."""
@@ -214,6 +220,8 @@ class InMemoryBackend:
         _check_expected(batch, thread)
         if thread is None:
             thread = self._threads[batch.thread.key] = _Thread(batch.thread._replace(bytes=0))
+        if self._search.indexes and batch.expect is not None and batch.expect[0] != batch.thread.epoch:
+            self._search.forget(batch.thread.key)
         _change_rows(batch, thread)
         if batch.drops_thread:
             del self._threads[batch.thread.key]
@@ -251,12 +259,16 @@ class InMemoryBackend:
         for id, stored, tags in request.labels:
             copy.items[id] = stored
             copy.tags[id.n] = tags
+        if self._search.indexes:
+            self._search.forget(request.thread.key)
         self._threads[request.thread.key] = copy
 
     def _drop_thread(self, request: DropThread) -> None:
         thread = self._threads.get(request.key)
         if thread is not None and thread.row.lease is not None and not request.leased:
             raise Conflict
+        if self._search.indexes:
+            self._search.forget(request.key)
         self._threads.pop(request.key, None)
 
     # --- health

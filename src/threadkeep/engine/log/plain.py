@@ -171,3 +171,11 @@ def message_id(value: Any) -> str | None:
     """The id of a message; None if it does not have one, or is not a message."""
     found = value.get("id") if is_message(value) else None
     return found if isinstance(found, str) and found else None
+
+
+def message_role(message: Mapping[str, Any]) -> str:
+    """Return the role of a message: its `role` or `type`, or what its class name says."""
+    for key in ("role", "type"):
+        if isinstance(message.get(key), str) and message[key]:
+            return str(message[key])
+    return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
