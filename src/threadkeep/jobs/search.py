@@ -39,6 +39,8 @@ _PAGE = 1000
 """The number of changed threads that are listed at once."""
 _SLICE_THREADS, _SLICE_BYTES = 64, 4_000_000
 """What is stored in the index at once: so many threads, or so much text."""
+_NEVER = -1
+"""The version in the index of a damaged thread: it is read at each search, so that each says that it is damaged."""
 _damage_logger = logging.getLogger("threadkeep.damage")
 
 
@@ -320,7 +322,7 @@ def _update(session: Session) -> Work[SearchIndexResult]:
             threads += 1
             if said is not None:
                 documents += len(said.documents)
-                waiting.append(said)
+                waiting.append(said._replace(rev=_NEVER) if said.damaged else said)
             if len(waiting) == _SLICE_THREADS or sum(map(_size, waiting)) > _SLICE_BYTES:
                 yield from _store(session, waiting)
                 waiting = []

@@ -202,6 +202,24 @@ class SqlBackend(ABC):
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
         return sql.health.word_problems(db)
 
+    def run_script(self, db: SqlContext, block: str, **values: Any) -> None:
+        """Run the statements of a block, one after the other."""
+        for statement in self.sql[block].split(";"):
+            if statement.strip():
+                db.cursor.rows(statement, values)
+
+    @abstractmethod
+    def match_words(self, words: Sequence[str]) -> str:
+        """Return the text by which the full-text index finds the documents that have all these words."""
+
+    @abstractmethod
+    def list_value(self, texts: Sequence[str]) -> Any:
+        """Return a list of texts as the value of one parameter."""
+
+    def store_documents(self, db: SqlContext, documents: Sequence[Values]) -> None:
+        """Add documents to the search index."""
+        db.many("insert-documents", documents)
+
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""
         return stored
@@ -347,6 +365,7 @@ class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
         if kind not in self:  # not needed to open a Keep
             self.update(sql.memories.HANDLERS)
             self.update(sql.health.HANDLERS)
+            self.update(sql.search.HANDLERS)
         return dict(self)[kind]
 
 

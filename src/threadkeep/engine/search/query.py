@@ -17,9 +17,10 @@ from typing import NamedTuple
 from threadkeep.engine.memories.words import UNSPACED, words
 
 RANK_SCALE = 1000
-WEIGHT, COUNT, BASE, LENGTH = 2_200_000, 1000, 300, 9
-"""A word that a text of `length` words has `count` times adds WEIGHT * count // (COUNT * count + BASE + LENGTH *
-length) to the rank: BM25 with k1 = 1.2 and b = 0.75, for texts of 100 words on average, in thousandths."""
+MOST, COUNT, BASE, LENGTH = 2200, 1000, 300, 9
+"""A word that a text of `length` words has `count` times adds MOST - MOST * base // (COUNT * count + base) to the rank,
+where base = BASE + LENGTH * length: BM25 with k1 = 1.2 and b = 0.75, for texts of 100 words on average, in thousandths.
+"""
 _PHRASE = re.compile(r'"([^"]*)"')
 _RUN = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[\u0300-\u036f])+")
 """What may be a word in a text as it is written."""
@@ -62,12 +63,12 @@ def join_words(words: Iterable[str]) -> str:
 
 def rank(query: Query, joined: str, length: int) -> int | None:
     """Return the rank of a text with these joined words; None if it does not match."""
-    total = 0
+    total, base = 0, BASE + LENGTH * length
     for word in query.words:
         count = joined.count(f" {word} ")
         if not count:
             return None
-        total += WEIGHT * count // (COUNT * count + BASE + LENGTH * length)
+        total += MOST - MOST * base // (COUNT * count + base)
     return total if all(phrase in joined for phrase in query.phrases) else None
 
 
