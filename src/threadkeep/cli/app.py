@@ -24,6 +24,7 @@ from threadkeep.errors import Missing, ThreadkeepError
 
 _COMMANDS = {
     "show": "threads show tree log diff blame",
+    "search": "search",
     "memories": "memories",
     "audit": "trace activity sizes stats types",
     "branches": "copy delete rollback fork",

@@ -12,7 +12,7 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.log.plain import is_message, message_role, type_of
 
-_ROLE_STYLES = {
+ROLE_STYLES = {
     "human": "green",
     "user": "green",
     "ai": "cyan",
@@ -117,7 +117,7 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
     role = message_role(message)
-    text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
+    text = Text().append(one_line(role), f"bold {ROLE_STYLES.get(role, 'white')}")
     if message.get("name") or message.get("tool_name"):
         text.append(f" {one_line(str(message.get('name') or message.get('tool_name')))}", "dim")
     if message.get("is_error") or message.get("status") == "error":

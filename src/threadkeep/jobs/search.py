@@ -15,7 +15,7 @@ from typing import Any
 
 from threadkeep.clock import now_ms
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
-from threadkeep.engine.search.documents import ThreadDocuments, as_role, thread_documents
+from threadkeep.engine.search.documents import ThreadDocuments, as_role, thread_documents, unsaid
 from threadkeep.engine.search.hits import Condition, Ranked, SearchResult, best, first, hit
 from threadkeep.engine.search.query import Query, parse_query
 from threadkeep.engine.search.requests import (
@@ -265,9 +265,7 @@ def _list_changed(session: Session) -> Work[list[ThreadKey] | None]:
     """List the threads that the index does not have as they are; None if there is no index."""
     found, after = list[ThreadKey](), None
     while True:
-        page: ChangedThreads | None = yield from read(
-            partial(send, FindChangedThreads(session.tenant, _PAGE, after))
-        )
+        page: ChangedThreads | None = yield from read(partial(send, FindChangedThreads(session.tenant, _PAGE, after)))
         if page is None:
             return None
         found += page.threads
@@ -317,16 +315,17 @@ def _update(session: Session) -> Work[SearchIndexResult]:
             yield from change(None, partial(send, CreateSearchIndex(session.tenant)))
             continue
         waiting: list[ThreadDocuments] = []
-        for key in page.threads:
+        for left, key in enumerate(page.threads, start=1 - page.total):
             said = yield from _read_thread(session, key, skipped)
             threads += 1
-            if said is not None:
-                documents += len(said.documents)
-                waiting.append(said._replace(rev=_NEVER) if said.damaged else said)
+            if said is None:
+                said = unsaid(key)
+            documents += len(said.documents)
+            waiting.append(said._replace(rev=_NEVER) if said.damaged else said)
             if len(waiting) == _SLICE_THREADS or sum(map(_size, waiting)) > _SLICE_BYTES:
                 yield from _store(session, waiting)
                 waiting = []
-            yield Progress(threads, threads + page.total - page.threads.index(key) - 1, key.id)
+            yield Progress(threads, threads - left, key.id)
         if waiting:
             yield from _store(session, waiting)
         if len(page.threads) < _PAGE:

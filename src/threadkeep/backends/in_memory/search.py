@@ -77,7 +77,8 @@ class InMemorySearch:
             (
                 key
                 for key, version in self._versions(request.tenant).items()
-                if version != _version(index.threads.get(key)) and (request.after is None or _place(key) > _place(request.after))
+                if version != _version(index.threads.get(key))
+                and (request.after is None or _place(key) > _place(request.after))
             ),
             key=_place,
         )
@@ -92,6 +93,7 @@ class InMemorySearch:
         index, versions = self.indexes.get(request.tenant), self._versions(request.tenant)
         for said in request.threads if index is not None else ():
             assert index is not None
+            index.remove(said.key)
             if said.key in versions and versions[said.key][0] == said.epoch:
                 index.add(said)
 
@@ -103,7 +105,9 @@ class InMemorySearch:
         if request.exact:
             versions = self._versions(request.tenant)
             keys = {key for key in keys if _version(index.threads[key]) == versions.get(key)}
-        found = [each for key in keys for each in best(request.query, request.condition, key, index.threads[key].documents)]
+        found = [
+            each for key in keys for each in best(request.query, request.condition, key, index.threads[key].documents)
+        ]
         return tuple(first(found, request.limit))
 
 

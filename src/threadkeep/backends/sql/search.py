@@ -7,7 +7,7 @@ returns is compared with the query again: a row that does not match, or whose ch
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -16,7 +16,7 @@ from threadkeep.backends.sql.rows import Row
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.hits import Ranked, ranked
-from threadkeep.engine.search.query import BASE, COUNT, LENGTH, MOST, Query, join_words
+from threadkeep.engine.search.query import BASE, COUNT, LENGTH, MOST, join_words
 from threadkeep.engine.search.requests import (
     FORMAT,
     ChangedThreads,
@@ -88,7 +88,9 @@ def _index_threads(db: SqlContext, request: IndexThreads) -> None:
     for said in request.threads:
         values = db.dialect.key_values(said.key)
         row = db.one("put-search-thread", **values, epoch=said.epoch, rev=said.rev)
-        if row is not None:
+        if row is None:
+            db.rows("forget-thread", **values)
+        else:
             db.rows("delete-documents", thread=row[0])
             added += (_document_values(row[0], each) for each in said.documents)
     if added:

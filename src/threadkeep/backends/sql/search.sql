@@ -26,6 +26,9 @@ SELECT t.thread, t.tenant, t.epoch, CAST(:rev AS {bigint}) FROM tk_threads t WHE
 ON CONFLICT (thread) DO UPDATE SET epoch = excluded.epoch, rev = excluded.rev
 RETURNING thread;
 
+-- forget-thread: remove a thread from the index
+DELETE FROM tk_search_threads WHERE thread = (SELECT t.thread FROM tk_threads t WHERE {this-thread});
+
 -- delete-documents: delete what the index has of a thread
 DELETE FROM tk_search WHERE thread = :thread;
 
@@ -59,5 +62,3 @@ x.epoch = t.epoch
 -- order-of-hits: by rank, newest first among equals
 score DESC, d.time DESC, t.id, t.kind, d.n DESC
 
--- count-documents: the number of documents and the sum of their checksums
-SELECT count(*), coalesce(sum(d.checksum), 0) FROM tk_search d;

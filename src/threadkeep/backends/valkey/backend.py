@@ -11,6 +11,7 @@ and a commit is one script. A request over many threads asks all partitions and 
     {partition}:k:…     that id for each thread
     {partition}:r:…     runs, and the threads in which they left something
     {partition}:s:…     items that are being copied to a new thread
+    {partition}:f…:…    the search index of a tenant; see `search.py`
     {partition}:a:      the tenants that have threads here, and those that are sealed; see `tenants.py`
     {000}:schema:       the schema version
 """
@@ -27,6 +28,7 @@ from threadkeep.backends.valkey.keys import ThreadKeys, key_of, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.backends.valkey.memories import ValkeyMemories, check_written
 from threadkeep.backends.valkey.reads import ValkeyReads
+from threadkeep.backends.valkey.search import ValkeySearch
 from threadkeep.backends.valkey.tenants import ValkeyTenants
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.memories.requests import WriteMemories
@@ -50,7 +52,8 @@ class ValkeyBackend:
         reads, lists = ValkeyReads(self._prefix), ValkeyLists(self._prefix, tidies=tidies)
         self._memories = memories = ValkeyMemories(self._prefix)
         self._memory_requests = frozenset(memories.handlers)
-        self._commits = ValkeyCommits(self._prefix, reads, kept)
+        search = ValkeySearch(self._prefix)
+        self._commits = ValkeyCommits(self._prefix, reads, kept, search.forget)
         self.commit_call, self.drop_call = self._commits.commit_call, self._commits.drop_call
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
         self._handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
@@ -60,6 +63,7 @@ class ValkeyBackend:
             **memories.handlers,
             **health.handlers,
             **ValkeyTenants(self._prefix).handlers,
+            **search.handlers,
         }
 
     def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:

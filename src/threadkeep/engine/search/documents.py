@@ -57,6 +57,11 @@ class ThreadDocuments(NamedTuple):
     damaged: bool
 
 
+def unsaid(key: ThreadKey) -> ThreadDocuments:
+    """Return what a thread says that is gone, or cannot be read. No thread has this epoch."""
+    return ThreadDocuments(key, -1, -1, (), damaged=False)
+
+
 class _Said(NamedTuple):
     """A text in a value: its path in it, and, if it is that of a message, the role and the id."""
 
@@ -64,11 +69,10 @@ class _Said(NamedTuple):
     text: str
     role: str | None = None
     message_id: str | None = None
-    is_message: bool = False
 
 
-_Identity: TypeAlias = tuple[str, str, bool, str | tuple[str, ...] | None, str]
-"""What makes a text the same in two checkpoints: namespace, channel, whether it is a message, its id or path, text."""
+_Identity: TypeAlias = tuple[str, str, str | None, str | tuple[str, ...], str]
+"""What makes a text the same in two checkpoints: namespace, channel, role, the message's id or the path, text."""
 
 
 def as_role(role: Any) -> str:
@@ -84,7 +88,7 @@ def texts(value: Any, path: Path = ()) -> Iterator[_Said]:
         yield _Said(path, value)
     elif is_message(value):
         text = _message_text(value.get(CONTENT))
-        yield _Said((*path, CONTENT), text, as_role(message_role(value)), message_id(value), is_message=True)
+        yield _Said((*path, CONTENT), text, as_role(message_role(value)), message_id(value))
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             if not (key.startswith("$") and key in _MARKS):
@@ -182,9 +186,9 @@ class _Collector:
 
     def _add_texts(self, record: CheckpointRecord, name: str, said: Iterable[_Said], *, is_latest: bool) -> None:
         ns, id, time = record.row.ns, record.row.id, record.row.time
-        for path, text, role, message, is_message in said:
+        for path, text, role, message in said:
             keys = tuple(token for token in path if isinstance(token, str))
-            identity = (ns, name, is_message, message if message is not None else keys, text)
+            identity = (ns, name, role, message if message is not None else keys, text)
             if is_latest:
                 self._current.add(identity)
             if identity not in self._found:

@@ -29,7 +29,8 @@ class ChangedThreads(NamedTuple):
 class FindChangedThreads(Request[ChangedThreads | None]):
     """Find at most `limit` threads that the index does not have as they are; None if the tenant has no index.
 
-    Versions are compared, not times. `after` is the last thread of the page before.
+    Among them may be threads that do not exist, but that the index has. Versions are compared, not times. `after` is
+    the last thread of the page before.
     """
 
     access: ClassVar[Access] = READ
@@ -55,7 +56,7 @@ class DropSearchIndex(Request[bool]):
 class IndexThreads(Request[None]):
     """Replace the documents of some threads in the index.
 
-    A thread that is no longer at the epoch is left out, so nothing that was removed comes back. Do nothing if the
+    A thread that is no longer at the epoch leaves the index, so nothing that was removed comes back. Do nothing if the
     tenant has no index. WrongKey if the tenant is encrypted.
     """
 
