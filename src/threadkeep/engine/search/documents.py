@@ -14,7 +14,7 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread
 from threadkeep.engine.history.paths import Path, format_path
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
-from threadkeep.engine.log.plain import TYPE, is_message, message_id, message_role, plain
+from threadkeep.engine.log.plain import TYPE, is_message, jsonable, message_id, message_role, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.memories.words import limit_bytes, words
 from threadkeep.engine.search.query import join_words
@@ -76,10 +76,10 @@ _Identity: TypeAlias = tuple[str, str, str | None, str | tuple[str, ...], str]
 
 
 def as_role(role: Any) -> str:
-    """Return a role by LangChain's name: `user` is `human`, `assistant` is `ai`."""
+    """Return a role by LangChain's name, as plain data has it: `user` is `human`, `assistant` is `ai`."""
     if not isinstance(role, str):
         raise TypeError(f"role must be a str, not {type(role).__name__}")
-    return _ROLES.get(role, role)
+    return _ROLES.get(role, str(jsonable(role)))
 
 
 def texts(value: Any, path: Path = ()) -> Iterator[_Said]:
