@@ -76,16 +76,18 @@ def change(keep: threadkeep.Keep) -> None:
 def sqlite(threads: int) -> Iterator[tuple[str, Query]]:
     with tempfile.TemporaryDirectory() as folder:
         own = apsw.Connection(f"{folder}/own.db")
-        own.execute("PRAGMA journal_mode = WAL; CREATE VIRTUAL TABLE messages USING fts5(thread UNINDEXED, text)").fetchall()
+        own.execute(
+            "PRAGMA journal_mode = WAL; CREATE VIRTUAL TABLE messages USING fts5(thread UNINDEXED, text)"
+        ).fetchall()
         with own:
             for n, said in enumerate(texts(threads)):
                 own.executemany("INSERT INTO messages VALUES (?, ?)", [(f"t{n:05}", text) for text in said])
         own.execute("INSERT INTO messages (messages) VALUES ('optimize')")
-        sql = (
-            "SELECT thread, snippet(messages, 1, '[', ']', '…', 20), rank FROM messages WHERE messages MATCH ? "
-            f"ORDER BY rank LIMIT {HITS}"
-        )
-        yield f"sqlite:///{folder}/keep.db", lambda words: own.execute(sql, (" AND ".join(words),)).fetchall()
+        sql = """
+            SELECT thread, snippet(messages, 1, '[', ']', '…', 20), rank FROM messages WHERE messages MATCH ?
+            ORDER BY rank LIMIT ?
+        """
+        yield f"sqlite:///{folder}/keep.db", lambda words: own.execute(sql, (" AND ".join(words), HITS)).fetchall()
 
 
 @contextmanager
@@ -104,12 +106,13 @@ def postgres(threads: int) -> Iterator[tuple[str, Query]]:
                         copy.write_row((f"t{n:05}", text))
             own.execute("CREATE INDEX ON messages USING gin (words)")
             own.execute("VACUUM (ANALYZE) messages")
-            sql = (
-                "SELECT thread, ts_headline('simple', text, query), rank FROM (SELECT thread, text, query, "
-                "ts_rank(words, query) AS rank FROM messages, to_tsquery('simple', %s) AS query WHERE words @@ query "
-                f"ORDER BY rank DESC LIMIT {HITS}) AS best"
-            )
-            yield url, lambda words: own.execute(sql, (" & ".join(words),)).fetchall()
+            sql = """
+                SELECT thread, ts_headline('simple', text, query), rank FROM (
+                    SELECT thread, text, query, ts_rank(words, query) AS rank
+                    FROM messages, to_tsquery('simple', %s) AS query WHERE words @@ query ORDER BY rank DESC LIMIT %s
+                ) AS best
+            """
+            yield url, lambda words: own.execute(sql, (" & ".join(words), HITS)).fetchall()
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:

@@ -314,7 +314,7 @@ def _update(session: Session) -> Work[SearchIndexResult]:
         if page is None:
             yield from change(None, partial(send, CreateSearchIndex(session.tenant)))
             continue
-        waiting: list[ThreadDocuments] = []
+        waiting, size = list[ThreadDocuments](), 0
         for left, key in enumerate(page.threads, start=1 - page.total):
             said = yield from _read_thread(session, key, skipped)
             threads += 1
@@ -322,19 +322,16 @@ def _update(session: Session) -> Work[SearchIndexResult]:
                 said = unsaid(key)
             documents += len(said.documents)
             waiting.append(said._replace(rev=_NEVER) if said.damaged else said)
-            if len(waiting) == _SLICE_THREADS or sum(map(_size, waiting)) > _SLICE_BYTES:
+            size += sum(len(each.text) for each in said.documents)
+            if len(waiting) == _SLICE_THREADS or size > _SLICE_BYTES:
                 yield from _store(session, waiting)
-                waiting = []
+                waiting, size = [], 0
             yield Progress(threads, threads - left, key.id)
         if waiting:
             yield from _store(session, waiting)
         if len(page.threads) < _PAGE:
             return SearchIndexResult(threads, documents, tuple(sorted(skipped)))
         after = page.threads[-1]
-
-
-def _size(said: ThreadDocuments) -> int:
-    return sum(len(each.text) for each in said.documents)
 
 
 def _store(session: Session, said: Sequence[ThreadDocuments]) -> Work[None]:

@@ -260,9 +260,9 @@ class PostgresDialect(SqlBackend):
         """Yield nothing: words are a column of the memory, and checked with it."""
         return ()
 
-    def match_words(self, words: Sequence[str]) -> str:
-        """Return a tsquery. A word has no quotation marks."""
-        return " & ".join(f"'{word}'" for word in words)
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return a tsquery. No word has quotation marks."""
+        return {"match": " & ".join(f"'{word}'" for word in words)}
 
     def list_value(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the list: statements take arrays."""

@@ -42,10 +42,13 @@ SELECT t.kind, t.id, {document-columns} FROM (
     SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score
     FROM tk_search d
     JOIN tk_threads t ON t.thread = d.thread
-    {joins}
+    LEFT JOIN tk_search_threads x ON x.thread = d.thread
     WHERE array_to_tsvector(string_to_array(btrim(d.words), '  ')) @@ CAST(:match AS tsquery) AND {conditions}
     ORDER BY {order-of-hits} LIMIT :limit
 ) AS t JOIN tk_search d ON d.thread = t.thread AND d.n = t.n;
+
+-- texts: the table that has the texts of documents
+d
 
 -- where-threads: documents of these threads: kinds and ids in hexadecimal digits
 t.kind || upper(encode(t.id, 'hex')) = ANY (:threads::text[])

@@ -209,8 +209,8 @@ class SqlBackend(ABC):
                 db.cursor.rows(statement, values)
 
     @abstractmethod
-    def match_words(self, words: Sequence[str]) -> str:
-        """Return the text by which the full-text index finds the documents that have all these words."""
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the values by which `search-index` finds the documents that have all these words."""
 
     @abstractmethod
     def list_value(self, texts: Sequence[str]) -> Any:

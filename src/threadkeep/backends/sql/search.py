@@ -7,6 +7,7 @@ returns is compared with the query again: a row that does not match, or whose ch
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -15,7 +16,7 @@ from threadkeep.backends.sql.lists import Conditions
 from threadkeep.backends.sql.rows import Row
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.search.documents import Document
-from threadkeep.engine.search.hits import Ranked, ranked
+from threadkeep.engine.search.hits import Ranked, first, ranked
 from threadkeep.engine.search.query import BASE, COUNT, LENGTH, MOST, join_words
 from threadkeep.engine.search.requests import (
     FORMAT,
@@ -31,6 +32,11 @@ from threadkeep.plan import Request
 
 if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
+
+
+_BASE = f"({BASE} + {LENGTH} * d.length)"
+REPEATED = "\ue000"
+"""The mark of a word that a document has more than once."""
 
 
 def _has_index(db: SqlContext, tenant: str) -> bool:
@@ -103,7 +109,9 @@ def _document_values(thread: int, document: Document) -> dict[str, Any]:
     values = (document.n, document.time, role, int(document.current), document.length, document.words)
     body = to_bytes(json.dumps(texts, ensure_ascii=False, separators=(",", ":")))
     columns = dict(zip(("n", "time", "role", "current", "length", "words"), values, strict=True))
-    return {"thread": thread, **columns, "body": body, "checksum": _checksum(*values, body)}
+    counts = Counter(document.words.split())
+    repeated = " ".join(word + REPEATED for word, count in counts.items() if count > 1)
+    return {"thread": thread, **columns, "repeated": repeated, "body": body, "checksum": _checksum(*values, body)}
 
 
 def _checksum(*values: Any) -> int:
@@ -115,17 +123,20 @@ def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
         return None
     where = _conditions(db, request)
     words = request.query.words
-    base = f"({BASE} + {LENGTH} * d.length)"
-    counts = (db.dialect.sql["count-word"].replace("{n}", str(n)) for n in range(len(words)))
-    score = " + ".join(f"{MOST} - {MOST} * {base} / ({COUNT} * ({count}) + {base})" for count in counts)
+    counts = [db.dialect.sql["count-word"].replace("{n}", str(n)) for n in range(len(words))]
     for n, word in enumerate(words):
         term = join_words([word])
         where.values |= {f"word{n}": term, f"size{n}": len(term.encode())}
-    joins = "LEFT JOIN tk_search_threads x ON x.thread = d.thread"
-    sql = where.put_into("search-index", score=f"({score})", joins=joins)
-    rows = db.cursor.rows(sql, {**where.values, "match": db.dialect.match_words(words), "limit": request.limit})
-    found = [_read(request, row) for row in rows]
-    return tuple(sorted(found))
+    ranks = {"score": " + ".join(map(_score, counts)), "score-of-one": f"{len(words)} * ({_score('1')})"}
+    values = {**where.values, **db.dialect.match_values(words), "limit": request.limit}
+    rows = db.cursor.rows(where.put_into("search-index", **ranks), values)
+    found = {each.order: each for each in (_read(request, row) for row in rows)}
+    return tuple(first(found.values(), request.limit))
+
+
+def _score(count: str) -> str:
+    """Return what a word adds to the rank of a document that has it so often, in SQL; see `engine.search.query`."""
+    return f"{MOST} - {MOST} * {_BASE} / ({COUNT} * ({count}) + {_BASE})"
 
 
 def _conditions(db: SqlContext, request: SearchIndex) -> Conditions:

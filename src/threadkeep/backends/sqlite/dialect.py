@@ -61,9 +61,11 @@ class SqliteDialect(SqlBackend):
         """Run the statements of a block in one call: those of triggers cannot be told apart by their semicolons."""
         db.cursor.rows(self.sql[block], values)
 
-    def match_words(self, words: Sequence[str]) -> str:
-        """Return an expression of FTS5. A word has no quotation marks."""
-        return " AND ".join(f'"{word}"' for word in words)
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return expressions of FTS5: all words; and one of them repeated, too. No word has quotation marks."""
+        match = " AND ".join(f'"{word}"' for word in words)
+        repeated = " OR ".join(f'"{word}{sql.search.REPEATED}"' for word in words)
+        return {"match": match, "match_repeated": f"{match} AND ({repeated})"}
 
     def list_value(self, texts: Sequence[str]) -> str:
         """Return a list as JSON."""
