@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(
     r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts|tenants|keys"
-    r"|search|search_threads|search_tenants"
+    r"|search|search_texts|search_threads|search_tenants"
     r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|(?<=DROP INDEX )tk_\w+|\{schema\}"
 )
 """What a statement's schema is added to. An index is created in the schema of its table, so only DROP needs it."""
@@ -261,8 +261,10 @@ class PostgresDialect(SqlBackend):
         return ()
 
     def match_values(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return a tsquery. No word has quotation marks."""
-        return {"match": " & ".join(f"'{word}'" for word in words)}
+        """Return values of tsquery: all words; and one of them repeated, too. No word has quotation marks."""
+        match = " & ".join(f"'{word}'" for word in words)
+        repeated = " | ".join(f"'{word}{sql.search.REPEATED}'" for word in words)
+        return {"match": match, "match_repeated": f"{match} & ({repeated})"}
 
     def list_value(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the list: statements take arrays."""

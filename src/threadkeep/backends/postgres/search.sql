@@ -22,33 +22,62 @@ CREATE TABLE IF NOT EXISTS tk_search (
     checksum bigint NOT NULL,
     current bigint NOT NULL,
     role bytea,
+    terms tsvector NOT NULL,
+    PRIMARY KEY (thread, n)
+);
+CREATE TABLE IF NOT EXISTS tk_search_texts (
+    thread bigint NOT NULL REFERENCES tk_search_threads ON DELETE CASCADE,
+    n bigint NOT NULL,
     words text NOT NULL,
     body bytea NOT NULL,
     PRIMARY KEY (thread, n)
 );
-CREATE INDEX IF NOT EXISTS tk_search_words ON tk_search
-USING gin (array_to_tsvector(string_to_array(btrim(words), '  '))) WITH (fastupdate = off);
+CREATE INDEX IF NOT EXISTS tk_search_terms ON tk_search USING gin (terms) WITH (gin_pending_list_limit = 512);
 
 -- drop-search: delete the search index of all tenants
-DROP TABLE IF EXISTS tk_search, tk_search_threads, tk_search_tenants;
+DROP TABLE IF EXISTS tk_search_texts, tk_search, tk_search_threads, tk_search_tenants;
 
--- insert-documents: add documents
-INSERT INTO tk_search (thread, n, time, length, checksum, current, role, words, body)
-SELECT * FROM unnest(:thread::bigint[], :n::bigint[], :time::bigint[], :length::bigint[], :checksum::bigint[],
-                     :current::bigint[], :role::bytea[], :words::text[], :body::bytea[]);
+-- delete-documents: delete what the index has of a thread
+WITH texts AS (DELETE FROM tk_search_texts WHERE thread = :thread)
+DELETE FROM tk_search WHERE thread = :thread;
 
--- search-index: the first documents in the order of hits
-SELECT t.kind, t.id, {document-columns} FROM (
-    SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score
-    FROM tk_search d
-    JOIN tk_threads t ON t.thread = d.thread
-    LEFT JOIN tk_search_threads x ON x.thread = d.thread
-    WHERE array_to_tsvector(string_to_array(btrim(d.words), '  ')) @@ CAST(:match AS tsquery) AND {conditions}
-    ORDER BY {order-of-hits} LIMIT :limit
-) AS t JOIN tk_search d ON d.thread = t.thread AND d.n = t.n;
+-- insert-documents: add documents; their terms are those of SQLite, see there, as a text with spaces between them
+WITH texts AS (
+    INSERT INTO tk_search_texts (thread, n, words, body)
+    SELECT * FROM unnest(:thread::bigint[], :n::bigint[], :words::text[], :body::bytea[])
+)
+INSERT INTO tk_search (thread, n, time, length, checksum, current, role, terms)
+SELECT w.thread, w.n, w.time, w.length, w.checksum, w.current, w.role,
+       array_to_tsvector(array_remove(string_to_array(w.words || w.repeated, ' '), ''))
+FROM unnest(:thread::bigint[], :n::bigint[], :time::bigint[], :length::bigint[], :checksum::bigint[],
+            :current::bigint[], :role::bytea[], :words::text[], :repeated::text[])
+    AS w (thread, n, time, length, checksum, current, role, words, repeated);
 
--- texts: the table that has the texts of documents
-d
+-- search-index: documents among which are the first ones in the order of hits, as in SQLite
+-- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.
+WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}), best AS (
+    (
+        SELECT d.thread, d.n, t.kind, t.id, d.time, {score-of-one} AS score FROM every d {joins-of-document}
+        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+    )
+    UNION ALL
+    (
+        SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score FROM repeated d {joins-of-document}
+        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+    )
+)
+SELECT b.kind, b.id, {document-columns} FROM best b
+JOIN tk_search d ON d.thread = b.thread AND d.n = b.n
+JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n;
+
+-- matching: the documents that the index of terms finds
+SELECT d.thread, d.n, d.time, d.length, d.current, d.role FROM tk_search d WHERE d.terms @@ CAST(:{it} AS tsquery)
+
+-- joins-of-document: the thread of a document, its version in the index, and the texts, if a column of them is needed
+JOIN tk_threads t ON t.thread = d.thread
+JOIN tk_search_threads x ON x.thread = d.thread
+LEFT JOIN tk_search_texts s ON s.thread = d.thread AND s.n = d.n
+
 
 -- where-threads: documents of these threads: kinds and ids in hexadecimal digits
 t.kind || upper(encode(t.id, 'hex')) = ANY (:threads::text[])

@@ -33,13 +33,13 @@ DELETE FROM tk_search_threads WHERE thread = (SELECT t.thread FROM tk_threads t 
 DELETE FROM tk_search WHERE thread = :thread;
 
 -- document-columns: the columns of a document, in the order in which they are read
-d.n, d.time, d.role, d.current, d.length, {texts}.words, {texts}.body, d.checksum
+d.n, d.time, d.role, d.current, d.length, s.words, s.body, d.checksum
 
 -- count-word: how often a document has a word
-(octet_length({texts}.words) - octet_length(replace({texts}.words, :word{n}, ''))) / :size{n}
+(octet_length(s.words) - octet_length(replace(s.words, :word{n}, ''))) / :size{n}
 
 -- where-phrase: documents with a phrase
-octet_length({texts}.words) > octet_length(replace({texts}.words, :phrase{n}, ''))
+octet_length(s.words) > octet_length(replace(s.words, :phrase{n}, ''))
 
 -- where-role: messages of a role
 d.role = :role

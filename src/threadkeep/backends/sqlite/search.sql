@@ -101,9 +101,6 @@ SELECT f.kind, f.id, {document-columns} FROM (
 -- where-epoch: nothing to compare: triggers remove what has another epoch
 TRUE
 
--- texts: the table that has the texts of documents
-s
-
 -- where-threads: documents of these threads: a JSON list of kinds and ids in hexadecimal digits
 t.kind || hex(t.id) IN (SELECT value FROM json_each(:threads))
 
