@@ -157,6 +157,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("activity", "--since", "1d"), lambda result: "greet" in json.dumps(result)),
         (("sizes", "t"), lambda result: "items" in json.dumps(result)),
         (("stats",), lambda result: "interrupted" in json.dumps(result)),
+        (("search", "greeted"), lambda result: [each["thread"] for each in result["hits"]] == ["t"]),
         (("types",), lambda result: [each["name"] for each in result["types"]] == ["langgraph.types.Interrupt"]),
         (("rollback", "t", "latest~1"), lambda result: result["parent"] == result["forked_from"]),
         (("fork", "t", "--to", "f"), lambda result: result["thread"] == "f"),

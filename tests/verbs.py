@@ -36,6 +36,7 @@ def _calls(keep: threadkeep.Keep) -> dict[str, Call]:
         "activity": Call(keep, "activity"),
         "sizes": Call(keep, "sizes"),
         "stats": Call(keep, "stats"),
+        "search": Call(keep, "search", ("y",)),
         "get_delta_channel_history": Call(saver, "get_delta_channel_history", (), {"config": AT, "channels": ["x"]}),
         "copy_thread": Call(saver, "copy_thread", ("t", "u")),
         "rollback": Call(keep, "rollback", ("t", "latest")),

@@ -6,6 +6,6 @@
     requests.py   what the engine asks of a backend about the search index
 
 A search gives the same hits with an index and without: a backend's index only finds candidates, and `query.py` decides
-what matches and in which order. May import `engine.identity`, `engine.requests`, `engine.history`, `engine.cube`,
+what matches and in which order. May import `engine.identity`, `engine.history`, `engine.cube`,
 `engine.threads`, `engine.log`, and the words of `engine.memories`.
 """
