@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import apsw
 import pytest
@@ -16,6 +17,7 @@ from cubeloop.providers.base import AssistantMessage, TextContent, UserMessage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from redis.cluster import RedisCluster
 
 import threadkeep
 import valkey_servers
@@ -441,10 +443,12 @@ def test_a_put_costs_the_same_with_an_index_and_without(backend: str, tmp_path: 
             after = probe.totals()
             return {name: after[name] - before[name] for name in after}
 
+        for n in range(4):
+            cost(f"warm up {n}")  # connections prepare their statements
         without = cost("t1")
-        assert len(keep.search("words")) == 3
-        assert cost("t2") == without
-        assert len(keep.search("words", limit=100)) == 5
+        assert len(keep.search("words")) == 11
+        assert cost("t2") == pytest.approx(without, rel=0.01)  # numbers have more digits or fewer
+        assert len(keep.search("words", limit=100)) == 13
 
 
 # --- damage
@@ -483,6 +487,23 @@ def test_a_damaged_index_is_built_anew(sql_url: str, damage: str, caplog: pytest
         assert both(keep, "word") == expected
     with threadkeep.open(sql_url, read_only=True) as keep:
         assert keep.search("word").scanned == 0
+
+
+def test_a_damaged_index_on_valkey_is_built_anew() -> None:
+    url = valkey_servers.shared().url()
+    hosts, _, query = url.partition("://")[2].partition("/?")
+    host, _, port = hosts.split(",")[0].partition(":")
+    server: Any = RedisCluster(host=host, port=int(port))
+    with threadkeep.open(url) as keep:
+        say(keep, "t", "a word", "another word")
+        expected = both(keep, "word")
+        prefix = parse_qs(query)["prefix"][0]
+        (key,) = server.scan_iter(f"{prefix}*:fd:*", target_nodes=RedisCluster.PRIMARIES)
+        for member, stored in server.hgetall(key).items():
+            server.hset(key, member, stored.replace(b"another", b"anether"))
+        assert both(keep, "word") == expected
+        server.delete(key)
+        assert both(keep, "word") == expected
 
 
 def test_a_missing_document_is_noticed_on_sqlite(tmp_path: Path) -> None:

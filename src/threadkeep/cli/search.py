@@ -21,8 +21,6 @@ from threadkeep.cli.output import (
     skipped_lines,
 )
 
-_BUILD_HINT = "`threadkeep search --build` creates an index or brings it up to date"
-
 
 @app.command()
 def search(
@@ -113,7 +111,9 @@ def _lines(found: SearchResult) -> Iterator[Text | str]:
     if not found.hits:
         yield "nothing found"
     if found.scanned:
-        yield Text(f"scanned {plural(found.scanned, 'thread')}; {_BUILD_HINT}", "dim")
+        yield Text(
+            f"scanned {plural(found.scanned, 'thread')}, which no search index has as they are: see --build", "dim"
+        )
     if not found.complete and not found.skipped:
         yield Text("not all threads were read: raise --scan-limit", "yellow")
     yield from skipped_lines(found.skipped)

@@ -51,18 +51,18 @@ class InMemorySearch:
     def __init__(self, rows: Callable[[str], Iterator[ThreadRow]], check_plain: Callable[[str], None]) -> None:
         self._rows = rows
         self._check_plain = check_plain
-        self.indexes: dict[str, _Index] = {}
+        self._indexes: dict[str, _Index] = {}
         self.handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             FindChangedThreads: self._find_changed,
             CreateSearchIndex: self._create,
-            DropSearchIndex: lambda request: self.indexes.pop(request.tenant, None) is not None,
+            DropSearchIndex: lambda request: self._indexes.pop(request.tenant, None) is not None,
             IndexThreads: self._index_threads,
             SearchIndex: self._search,
         }
 
     def forget(self, key: ThreadKey) -> None:
         """Remove a thread from the index of its tenant: it was deleted, or something in it was removed."""
-        index = self.indexes.get(key.tenant)
+        index = self._indexes.get(key.tenant)
         if index is not None:
             index.remove(key)
 
@@ -70,7 +70,7 @@ class InMemorySearch:
         return {row.key: (row.epoch, row.rev) for row in self._rows(tenant)}
 
     def _find_changed(self, request: FindChangedThreads) -> ChangedThreads | None:
-        index = self.indexes.get(request.tenant)
+        index = self._indexes.get(request.tenant)
         if index is None:
             return None
         changed = sorted(
@@ -86,11 +86,11 @@ class InMemorySearch:
 
     def _create(self, request: CreateSearchIndex) -> None:
         self._check_plain(request.tenant)
-        self.indexes.setdefault(request.tenant, _Index())
+        self._indexes.setdefault(request.tenant, _Index())
 
     def _index_threads(self, request: IndexThreads) -> None:
         self._check_plain(request.tenant)
-        index, versions = self.indexes.get(request.tenant), self._versions(request.tenant)
+        index, versions = self._indexes.get(request.tenant), self._versions(request.tenant)
         for said in request.threads if index is not None else ():
             assert index is not None
             index.remove(said.key)
@@ -98,7 +98,7 @@ class InMemorySearch:
                 index.add(said)
 
     def _search(self, request: SearchIndex) -> tuple[Ranked, ...] | None:
-        index = self.indexes.get(request.tenant)
+        index = self._indexes.get(request.tenant)
         if index is None:
             return None
         keys = set.intersection(*(index.by_word.get(word, set()) for word in request.query.words))

@@ -358,13 +358,14 @@ class SqlContext(Value):
 
 
 class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
-    """The function for each kind of request. Those for memories, health and tenants are imported on use."""
+    """The function for each kind of request. Those for memories, health, search and tenants are imported on use."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
         self.update(sql.tenants.HANDLERS)
         if kind not in self:  # not needed to open a Keep
             self.update(sql.memories.HANDLERS)
             self.update(sql.health.HANDLERS)
+        if kind not in self:
             self.update(sql.search.HANDLERS)
         return dict(self)[kind]
 

@@ -19,8 +19,10 @@ and a commit is one script. A request over many threads asks all partitions and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.handlers import Handlers
 from threadkeep.backends.valkey.calls import Call, CallExecutor
 from threadkeep.backends.valkey.commits import ValkeyCommits, check_committed
 from threadkeep.backends.valkey.health import ValkeyHealth
@@ -28,7 +30,6 @@ from threadkeep.backends.valkey.keys import ThreadKeys, key_of, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.backends.valkey.memories import ValkeyMemories, check_written
 from threadkeep.backends.valkey.reads import ValkeyReads
-from threadkeep.backends.valkey.search import ValkeySearch
 from threadkeep.backends.valkey.tenants import ValkeyTenants
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.memories.requests import WriteMemories
@@ -36,6 +37,9 @@ from threadkeep.engine.requests import Commit
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Corrupt, reason
 from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.valkey.search import ValkeySearch
 
 
 class ValkeyBackend:
@@ -52,19 +56,27 @@ class ValkeyBackend:
         reads, lists = ValkeyReads(self._prefix), ValkeyLists(self._prefix, tidies=tidies)
         self._memories = memories = ValkeyMemories(self._prefix)
         self._memory_requests = frozenset(memories.handlers)
-        search = ValkeySearch(self._prefix)
-        self._commits = ValkeyCommits(self._prefix, reads, kept, search.forget)
+        self._commits = ValkeyCommits(self._prefix, reads, kept, self._forget)
         self.commit_call, self.drop_call = self._commits.commit_call, self._commits.drop_call
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
-        self._handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
+        handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             **reads.handlers,
             **lists.handlers,
             **self._commits.handlers,
             **memories.handlers,
             **health.handlers,
             **ValkeyTenants(self._prefix).handlers,
-            **search.handlers,
         }
+        self._handlers = Handlers(handlers, lambda: self._search.handlers)
+
+    @cached_property
+    def _search(self) -> ValkeySearch:
+        from threadkeep.backends.valkey.search import ValkeySearch  # noqa: PLC0415 - on use
+
+        return ValkeySearch(self._prefix)
+
+    def _forget(self, executor: CallExecutor, key: ThreadKey) -> None:
+        self._search.forget(executor, key)
 
     def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:
         """Execute one request. Raise Corrupt if a row cannot be read."""

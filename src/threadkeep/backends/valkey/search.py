@@ -1,7 +1,7 @@
 """The search index on Valkey: in each partition, for each word, the threads that have it, and what these threads say.
 
     {n}:fv:…    the versions of the threads in the index
-    {n}:fd:…    their documents: a line of all their words, then JSON
+    {n}:fd:…    their documents: a line of all their words, then a checksum and JSON
     {n}:fw:…    the words, each with a thread
     {n}:a:      the tenants that have an index, after an `f`; see `tenants.py`
 
@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
+from zlib import crc32
 
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
 from threadkeep.backends.valkey.commits import REFUSED
@@ -44,6 +45,8 @@ from threadkeep.plan import Request
 
 _VERSIONS, _DOCUMENTS, _WORDS = b"fv", b"fd", b"fw"
 """Documents of another format need other keys."""
+_DIGITS = 8
+"""A checksum has eight hexadecimal digits."""
 
 
 def _index_member(tenant: str) -> bytes:
@@ -143,7 +146,8 @@ class ValkeySearch:
         partition = partition_of(said.key)
         keys = [key_of(self._prefix, partition, what, to_bytes(tenant)) for what in (_VERSIONS, _DOCUMENTS, _WORDS)]
         words = sorted({word.encode() for each in said.documents for word in each.words.split()})
-        stored = b" ".join(words) + b"\n" + to_bytes(json.dumps(said.documents, ensure_ascii=False))
+        documents = to_bytes(json.dumps(said.documents, ensure_ascii=False))
+        stored = b"%s\n%08x%s" % (b" ".join(words), crc32(documents), documents)
         return Call(
             "index_thread",
             (*names.hash, *keys, tenants_key(self._prefix, partition)),
@@ -209,10 +213,10 @@ def _is_current(stored: bytes, indexed: bytes, *, exact: bool) -> bool:
 
 
 def _read(key: ThreadKey, stored: bytes) -> list[Document]:
-    try:
-        return [Document(*each) for each in json.loads(from_bytes(stored.partition(b"\n")[2]))]
-    except (TypeError, ValueError) as error:
-        raise Corrupt(f"what the search index has of thread {key.id!r} cannot be read: {error}") from error
+    checksum, documents = stored.partition(b"\n")[2][:_DIGITS], stored.partition(b"\n")[2][_DIGITS:]
+    if checksum != b"%08x" % crc32(documents):
+        raise Corrupt(f"what the search index has of thread {key.id!r} does not match its checksum")
+    return [Document(*each) for each in json.loads(from_bytes(documents))]
 
 
 def _pairs(flat: Sequence[bytes] | Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
