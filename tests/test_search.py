@@ -606,6 +606,17 @@ def test_encrypting_a_storage_drops_its_index(lasting_url: str) -> None:
 # --- tenants, copies and transfers
 
 
+def test_verify_and_compact_take_the_index_as_it_is(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        say(keep, "t", "a word")
+        say(keep, "gone", "a word")
+        assert len(keep.search("word")) == 2
+        keep.delete("gone")
+        keep.compact()
+        assert keep.verify().problems == []
+        assert [hit.thread for hit in both(keep, "word")] == ["t"]
+
+
 def test_tenants_do_not_see_each_other(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as keep:
         tenants = [keep, keep.tenant("a"), keep.tenant("b")]
