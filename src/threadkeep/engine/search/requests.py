@@ -3,6 +3,7 @@
 An index belongs to a tenant. It has, for each thread, the documents of one version of the thread, (epoch, rev). A
 storage without an index does not have to be changed to answer these requests. What is removed from a thread leaves the
 index with the same change: the epoch is another one then, and documents of an old epoch are neither found nor kept.
+In SQL, a read first looks whether there is an index; the one statement that then reads it is consistent by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.search.documents import ThreadDocuments
 from threadkeep.engine.search.hits import Condition, Ranked
 from threadkeep.engine.search.query import Query
-from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
+from threadkeep.plan import IDEMPOTENT_WRITE, READ_ONE_STATEMENT, Access, Request
 
 FORMAT = 1
 """The format of the documents in an index: one of another format is built anew."""
@@ -33,7 +34,7 @@ class FindChangedThreads(Request[ChangedThreads | None]):
     the last thread of the page before.
     """
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     limit: int
     after: ThreadKey | None = None
@@ -73,7 +74,7 @@ class SearchIndex(Request[tuple[Ranked, ...] | None]):
     Corrupt if the index contradicts itself: then it has to be dropped and built again.
     """
 
-    access: ClassVar[Access] = READ
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     query: Query
     condition: Condition
