@@ -28,6 +28,7 @@ from threadkeep.errors import Missing, ThreadkeepError
 _COMMANDS = {
     "show": "threads show tree log diff blame",
     "describe": "describe",
+    "search": "search",
     "memories": "memories",
     "waiting": "waiting",
     "audit": "trace flow activity sizes stats types",

@@ -13,7 +13,7 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.log.plain import is_message, is_tool_call, role_of, tool_calls, type_of
 
-_ROLE_STYLES = {
+ROLE_STYLES = {
     "human": "green",
     "user": "green",
     "ai": "cyan",
@@ -146,7 +146,7 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
     role = role_of(message)
-    text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
+    text = Text().append(one_line(role), f"bold {ROLE_STYLES.get(role, 'white')}")
     if message.get("name") or message.get("tool_name"):
         text.append(f" {one_line(str(message.get('name') or message.get('tool_name')))}", "dim")
     if message.get("is_error") or message.get("status") == "error":
