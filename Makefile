@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -82,6 +82,9 @@ bench-valkey: $(VENV)/.stamp  ## measure what threads cost a Valkey cluster
 
 bench-threads: $(VENV)/.stamp  ## measure a page of keep.threads() among 100,000 threads
 	$(RUN) bench/catalogue.py $(ARGS)
+
+bench-search: $(VENV)/.stamp  ## measure searches beside the database's own full-text queries
+	$(RUN) bench/search.py $(ARGS)
 
 bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
 	$(RUN) bench/import_from.py $(ARGS)

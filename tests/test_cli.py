@@ -164,6 +164,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("stats",), lambda result: "interrupted" in json.dumps(result)),
         (("usage", "--by", "model"), lambda result: (result["threads"], result["total"]["messages"]) == (1, 0)),
         (("waiting",), lambda result: [each["question"] for each in result] == ["go on?"]),
+        (("search", "greeted"), lambda result: [each["thread"] for each in result["hits"]] == ["t"]),
         (("types",), lambda result: [each["name"] for each in result["types"]] == ["langgraph.types.Interrupt"]),
         (("rollback", "t", "latest~1"), lambda result: result["parent"] == result["forked_from"]),
         (("branches", "t"), lambda result: [each["is_latest"] for each in result] == [True, False]),

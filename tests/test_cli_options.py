@@ -39,6 +39,7 @@ VERBS: dict[str, list[Callable[..., Any]]] = {
     "lease": [Keep.lease_info, Keep.break_lease],
     "memories": [KeepStore.search_stored],
     "restore": [threadkeep.restore],
+    "search": [Keep.search, Keep.build_search_index, Keep.drop_search_index],
     "tenants": [Keep.tenants, Keep.drop_tenant],
     "delete": [Keep.delete, Keep.delete_memories],
 }

@@ -199,6 +199,8 @@ def reads_again(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "log", lambda: [keep.log(info.id, kind=info.kind) for info in keep.threads(order="id", limit=1000)]
     yield "list", lambda: [list(keep.checkpointer.list(None, filter=wanted)) for wanted in (None, {"label": True})]
     yield "stats", lambda: keep.stats()
+    for query in ("hello", "one", '"go on"', "nothing"):
+        yield f"search {query}", lambda query=query: keep.search(query, scan=True, limit=1000)
     yield (
         "memories",
         lambda: [keep.store.search((), limit=1000), _found(keep.store.search((), query="rain", limit=1000))],

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs
 
 import apsw
 import pytest
 from cubeloop.providers.base import TextContent, UserMessage
-from redis.cluster import RedisCluster
 
 import threadkeep
 from checkpoint_chains import Chain
 from damage import rows_opener
 from damaged_memories import damages, sql_executor
+from stored_bytes import as_bytes, everything_stored
 from threadkeep.cli.app import run
 from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 
@@ -101,7 +100,7 @@ def test_no_table_and_no_word_list_has_a_trace(file: Path) -> None:
         if "thread" in columns:
             assert numbers & {row[0] for row in _rows(file, f"SELECT thread FROM {table}")} == set(), table
         for row in _rows(file, f"SELECT * FROM {table}"):
-            assert SECRET.encode() not in b" ".join(_as_bytes(value) for value in row), table
+            assert SECRET.encode() not in b" ".join(as_bytes(value) for value in row), table
     with closing(apsw.Connection(str(file))) as connection:
         words = [
             name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING fts5(%'")
@@ -123,37 +122,12 @@ def test_the_word_that_merges_the_index_is_not_found(file: Path) -> None:
 def test_no_row_and_no_key_has_a_trace(lasting_url: str) -> None:
     with threadkeep.open(lasting_url, index=_EMBED) as keep:
         fill(keep)
-        assert SECRET.encode() in _everything(lasting_url)
+        assert SECRET.encode() in everything_stored(lasting_url)
         erase(keep)
-        left = _everything(lasting_url)
+        left = everything_stored(lasting_url)
         assert SECRET.encode() not in left
         assert OTHER.encode() in left
         assert keep.verify().problems == []
-
-
-def _everything(url: str) -> bytes:
-    """Return a file, or what the tables of a schema contain, or the keys below a prefix with what they contain."""
-    if url.startswith("sqlite"):
-        file = Path(url.removeprefix("sqlite:///"))
-        return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
-    if url.startswith("postgres"):
-        execute = sql_executor(url)
-        tables = execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()", {})
-        rows = [row for (table,) in tables for row in execute(f"SELECT * FROM {table}", {})]
-        return b" ".join(_as_bytes(value) for row in rows for value in row)
-    hosts, _, query = url.partition("://")[2].partition("/?")
-    host, _, port = hosts.split(",")[0].partition(":")
-    server: Any = RedisCluster(host=host, port=int(port))
-    prefix = parse_qs(query)["prefix"][0]
-    read = {b"hash": server.hgetall, b"zset": lambda key: server.zrange(key, 0, -1), b"string": server.get}
-    keys = list(server.scan_iter(f"{prefix}*", target_nodes=RedisCluster.PRIMARIES))
-    return b" ".join(key + _plain(read[server.type(key)](key)) for key in keys)
-
-
-def _plain(value: Any) -> bytes:
-    if isinstance(value, dict):
-        return b" ".join(each for pair in value.items() for each in pair)
-    return b" ".join(value) if isinstance(value, list) else bytes(value)
 
 
 UP_AND_DOWN: Any = {
@@ -252,10 +226,6 @@ def test_a_damaged_memory_is_deleted_by_its_key(tmp_path: Path) -> None:
 def _rows(file: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     with closing(apsw.Connection(str(file))) as connection:
         return connection.execute(sql, values).fetchall()
-
-
-def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def test_a_reader_in_the_way_is_reported_and_the_step_can_be_repeated(

@@ -494,6 +494,7 @@ def test_no_value_id_or_name_is_in_spans_metrics_or_the_slow_log(
         list(keep.checkpointer.list(None, filter={"customer_email": "ana@example.org"}))
         keep.threads(prefix="private-")
         keep.sizes()
+        keep.search("Kilimanjaro", metadata={"customer_email": "ana@example.org"})
         for refused in refused_calls(keep):
             with pytest.raises((ValueError, TypeError, LookupError)):
                 refused()

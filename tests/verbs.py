@@ -43,6 +43,7 @@ def _calls(keep: threadkeep.Keep) -> dict[str, Call]:
         "waiting": Call(keep, "waiting"),
         "branches": Call(keep, "branches", ("t",)),
         "compare_branches": Call(keep, "compare_branches", ("t", "latest", "latest")),
+        "search": Call(keep, "search", ("y",)),
         "get_delta_channel_history": Call(saver, "get_delta_channel_history", (), {"config": AT, "channels": ["x"]}),
         "copy_thread": Call(saver, "copy_thread", ("t", "u")),
         "rollback": Call(keep, "rollback", ("t", "latest")),

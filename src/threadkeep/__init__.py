@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
     from threadkeep.engine.history.waiting import WaitingThread
+    from threadkeep.engine.search.hits import SearchHit, SearchResult
     from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
     from threadkeep.jobs.leases import LeaseInfo
     from threadkeep.jobs.migrate import MigrateResult
+    from threadkeep.jobs.search import SearchIndexResult
     from threadkeep.jobs.stored_types import StoredType, StoredTypes
     from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
     from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
@@ -102,6 +104,9 @@ __all__ = [
     "PrunedThread",
     "RepairResult",
     "RotateResult",
+    "SearchHit",
+    "SearchIndexResult",
+    "SearchResult",
     "Sizes",
     "StateSize",
     "Stats",
@@ -157,6 +162,7 @@ _NAMES = {
     "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
     "engine.history.waiting": "WaitingThread",
+    "engine.search.hits": "SearchHit SearchResult",
     "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.branches": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
@@ -169,6 +175,7 @@ _NAMES = {
     "jobs.erase": "EraseReceipt ErasedNamespace",
     "jobs.leases": "LeaseInfo",
     "jobs.migrate": "MigrateResult",
+    "jobs.search": "SearchIndexResult",
     "jobs.stored_types": "StoredType StoredTypes",
     "jobs.tenants": "DroppedTenant TenantInfo",
     "keep": "Keep open",

@@ -434,6 +434,11 @@ class Keep:
     diff, adiff = verb(lambda: jobs.history.diff)
     blame, ablame = verb(lambda: jobs.history.blame)
 
+    # Search what was said
+    search, asearch = verb(lambda: jobs.search.search)
+    build_search_index, abuild_search_index = verb(lambda: jobs.search.build_search_index)
+    drop_search_index, adrop_search_index = verb(lambda: jobs.search.drop_search_index)
+
     # Audit: who wrote what, and what takes how much space
     trace, atrace = verb(lambda: jobs.audit.trace)
     flow, aflow = verb(lambda: jobs.audit.flow)

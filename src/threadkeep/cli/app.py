@@ -29,6 +29,7 @@ _COMMANDS = {
     "show": "threads show tree log diff blame",
     "inspect": "inspect",
     "describe": "describe",
+    "search": "search",
     "memories": "memories",
     "waiting": "waiting",
     "audit": "trace flow activity sizes stats types",

@@ -15,7 +15,7 @@ from threadkeep.engine.history.conversation import is_chat
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.log.plain import role_of
 
-_ROLE_STYLES = {
+ROLE_STYLES = {
     "human": "green",
     "user": "green",
     "ai": "cyan",
@@ -138,7 +138,7 @@ def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
 def message_lines(message: Mapping[str, Any]) -> Iterator[Text]:
     """Render a message: its role and content, then a line for each tool call."""
     role = role_of(message)
-    text = Text().append(one_line(role), f"bold {_ROLE_STYLES.get(role, 'white')}")
+    text = Text().append(one_line(role), f"bold {ROLE_STYLES.get(role, 'white')}")
     if name := conversation.name_of(message):
         text.append(f" {one_line(name)}", "dim")
     if conversation.has_failed(message):

@@ -8,6 +8,7 @@
     cube/         CubeLoop threads
     memories/     the LangGraph store
     history/      what people look at: show, diff, blame, audit, sizes
+    search/       what was said, by words
     health/       verify and repair
 
 Rules of this folder:

@@ -8,6 +8,7 @@
     prices.py        prices of tokens, in Python or in a file
     branches.py      rollback, fork, tag
     branch_list.py   branches, name_branch, compare_branches, switch_branch, delete_branch
+    search.py        search, build_search_index, drop_search_index
     prune.py         prune
     sweep.py         sweep
     stored_types.py  types
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         policies,
         prune,
         repair,
+        search,
         stored_types,
         sweep,
         tenants,
@@ -75,6 +77,7 @@ __all__ = [
     "policies",
     "prune",
     "repair",
+    "search",
     "stored_types",
     "sweep",
     "tenants",

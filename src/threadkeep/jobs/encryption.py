@@ -15,6 +15,7 @@ from threadkeep.drivers.retries import TryLater, repeat
 from threadkeep.engine.health.requests import CleanFiles, FilesState, ListStoredThreads
 from threadkeep.engine.identity import SEALING, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import DropThread
+from threadkeep.engine.search.requests import DropSearchIndex
 from threadkeep.engine.tenants.requests import TenantRow
 from threadkeep.errors import Conflict
 from threadkeep.jobs.tenants import drop_cache, rows_of_others
@@ -81,6 +82,7 @@ def _encrypt(session: Session) -> Work[EncryptResult]:
     session.heads.clear()
     if is_needed:
         yield from drop_cache(transport.execute, tenant)
+        yield _step(partial(transport.execute, DropSearchIndex(tenant)))
     translation: Translation = yield _step(partial(transport.reopen, tenant))
     threads = memories = 0
     if is_needed:

@@ -14,6 +14,7 @@ from threadkeep.engine.health.requests import InspectMemories, ListStoredThreads
 from threadkeep.engine.identity import CACHE, RESERVED_TENANTS, UNFINISHED, ThreadKey, as_tenant
 from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import DropThread
+from threadkeep.engine.search.requests import DropSearchIndex
 from threadkeep.engine.tenants.requests import (
     DeleteDataKeys,
     DeleteTenant,
@@ -131,6 +132,7 @@ def _drop_tenant(session: Session, name: str) -> Work[DroppedTenant]:
     session.transport.forget(name)
     threads = yield from _drop_threads(ask, name)
     yield from _drop_threads(ask, UNFINISHED + name)
+    yield Blocking(partial(ask, DropSearchIndex(name)))
     memories = yield from drop_memories(ask, name)
     yield from drop_cache(ask, name)
     yield Blocking(partial(_delete_row, ask, CACHE + name))

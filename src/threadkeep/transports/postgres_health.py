@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psycopg
@@ -24,6 +24,8 @@ _TABLES = (
     "tk_vectors",
     "tk_parts",
 )
+_SEARCH_TABLES = ("tk_search_tenants", "tk_search_threads", "tk_search", "tk_search_texts")
+"""The tables of the search index, if there is one."""
 _SETTINGS = (
     "server_version",
     "synchronous_commit",
@@ -124,13 +126,15 @@ def _tables(cursor: HealthCursor, schema: str) -> Sequence[tuple[Any, ...]]:
 
 def compact(cursor: HealthCursor) -> tuple[int, int]:
     """Vacuum our tables, outside any transaction; others may use them. Return their bytes before and after."""
-    before = _size(cursor)
-    for table in _TABLES:
+    has_search = cursor.rows("SELECT to_regclass('tk_search') IS NOT NULL")[0][0]
+    tables = (*_TABLES, *(_SEARCH_TABLES if has_search else ()))
+    before = _size(cursor, tables)
+    for table in tables:
         cursor.rows(f"VACUUM (ANALYZE) {table}")
-    return before, _size(cursor)
+    return before, _size(cursor, tables)
 
 
-def _size(cursor: HealthCursor) -> int:
+def _size(cursor: HealthCursor, tables: Iterable[str]) -> int:
     return sum(
-        int(cursor.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in _TABLES
+        int(cursor.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in tables
     )

@@ -165,8 +165,8 @@ class ValkeyServer:
         return True
 
     def try_drop(self, key: ThreadKey) -> bool:
-        """Delete a thread at once, as `try_commit` commits."""
-        return bool(self._try_call(self._backend.drop_call(key)))
+        """Delete a thread at once, as `try_commit` commits. False if it is also in a search index."""
+        return bool(self._try_call(self._backend.drop_call(key)) == 1)
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories at once, as `try_commit` commits, if they are all in one partition."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.handlers import Handlers
 from threadkeep.backends.in_memory.memories import InMemoryMemories
 from threadkeep.backends.in_memory.tenants import InMemoryTenants
 from threadkeep.engine.health.requests import (
@@ -63,6 +64,9 @@ from threadkeep.engine.requests import (
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
+if TYPE_CHECKING:
+    from threadkeep.backends.in_memory.search import InMemorySearch
+
 
 @dataclass(slots=True)
 class _Thread:
@@ -90,7 +94,8 @@ class InMemoryBackend:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._tenants = tenants = InMemoryTenants(self._tenants_in_use)
         self._memories = InMemoryMemories(tenants.check_plain)
-        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+        self._search: InMemorySearch | None = None
+        handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
             LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
             LoadItems: self._load_items,
@@ -113,6 +118,7 @@ class InMemoryBackend:
             **self._memories.handlers,
             **tenants.handlers,
         }
+        self._handlers = Handlers(handlers, self._search_handlers)
 
     def answer(self, request: Request[Any]) -> Any:
         """Execute one request."""
@@ -120,6 +126,15 @@ class InMemoryBackend:
 
     def _tenants_in_use(self) -> list[str]:
         return [*(key.tenant for key in self._threads), *self._memories.tenants()]
+
+    def _search_handlers(self) -> dict[type[Request[Any]], Callable[[Any], Any]]:
+        from threadkeep.backends.in_memory.search import InMemorySearch  # noqa: PLC0415 - on use
+
+        self._search = InMemorySearch(self._rows_of, self._tenants.check_plain)
+        return self._search.handlers
+
+    def _rows_of(self, tenant: str) -> Iterator[ThreadRow]:
+        return (thread.row for key, thread in self._threads.items() if key.tenant == tenant)
 
     def _find(self, key: ThreadKey) -> _Thread | None:
         """Return a thread, or None if it does not exist. Corrupt if its row is damaged."""
@@ -223,6 +238,8 @@ class InMemoryBackend:
         _check_expected(batch, thread)
         if thread is None:
             thread = self._threads[batch.thread.key] = _Thread(batch.thread._replace(bytes=0))
+        if self._search is not None and batch.expect is not None and batch.expect[0] != batch.thread.epoch:
+            self._search.forget(batch.thread.key)
         _change_rows(batch, thread)
         if batch.drops_thread:
             del self._threads[batch.thread.key]
@@ -260,12 +277,16 @@ class InMemoryBackend:
         for id, stored, tags in request.labels:
             copy.items[id] = stored
             copy.tags[id.n] = tags
+        if self._search is not None:
+            self._search.forget(request.thread.key)
         self._threads[request.thread.key] = copy
 
     def _drop_thread(self, request: DropThread) -> None:
         thread = self._threads.get(request.key)
         if thread is not None and thread.row.lease is not None and not request.leased:
             raise Conflict
+        if self._search is not None:
+            self._search.forget(request.key)
         self._threads.pop(request.key, None)
 
     # --- health

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(
     r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts|tenants|keys"
+    r"|search|search_texts|search_threads|search_tenants"
     r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|(?<=DROP INDEX )tk_\w+|\{schema\}"
 )
 """What a statement's schema is added to. An index is created in the schema of its table, so only DROP needs it."""
@@ -119,10 +120,12 @@ class PostgresDialect(SqlBackend):
         "sql/memories.sql",
         "sql/health.sql",
         "sql/tenants.sql",
+        "sql/search.sql",
         "postgres/blocks.sql",
         "postgres/memories.sql",
         "postgres/health.sql",
         "postgres/tenants.sql",
+        "postgres/search.sql",
         "postgres/views.sql",
     )
     drops = ("drop-all",)
@@ -258,6 +261,20 @@ class PostgresDialect(SqlBackend):
     def word_problems(self, _db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield nothing: words are a column of the memory, and checked with it."""
         return ()
+
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return values of tsquery: all words; and one of them repeated, too. No word has quotation marks."""
+        match = " & ".join(f"'{word}'" for word in words)
+        repeated = " | ".join(f"'{word}{sql.search.REPEATED}'" for word in words)
+        return {"match": match, "match_repeated": f"{match} & ({repeated})"}
+
+    def list_value(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return the list: statements take arrays."""
+        return texts
+
+    def store_documents(self, db: SqlContext, documents: Sequence[Values]) -> None:
+        """Add documents to the search index in one statement."""
+        db.rows("insert-documents", **{name: [each[name] for each in documents] for name in documents[0]})
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Read a real[] in binary form: a header, then each number after its size."""

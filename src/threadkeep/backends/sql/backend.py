@@ -202,6 +202,24 @@ class SqlBackend(ABC):
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
         return sql.health.word_problems(db)
 
+    def run_script(self, db: SqlContext, block: str, **values: Any) -> None:
+        """Run the statements of a block, one after the other."""
+        for statement in self.sql[block].split(";"):
+            if statement.strip():
+                db.cursor.rows(statement, values)
+
+    @abstractmethod
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the values by which `search-index` finds the documents that have all these words."""
+
+    @abstractmethod
+    def list_value(self, texts: Sequence[str]) -> Any:
+        """Return a list of texts as the value of one parameter."""
+
+    def store_documents(self, db: SqlContext, documents: Sequence[Values]) -> None:
+        """Add documents to the search index."""
+        db.many("insert-documents", documents)
+
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""
         return stored
@@ -341,13 +359,15 @@ class SqlContext(Value):
 
 
 class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
-    """The function for each kind of request. Those for memories, health and tenants are imported on use."""
+    """The function for each kind of request. Those for memories, health, search and tenants are imported on use."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
         self.update(sql.tenants.HANDLERS)
         if kind not in self:  # not needed to open a Keep
             self.update(sql.memories.HANDLERS)
             self.update(sql.health.HANDLERS)
+        if kind not in self:
+            self.update(sql.search.HANDLERS)
         return dict(self)[kind]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends import sql, sqlite
@@ -24,9 +25,11 @@ class SqliteDialect(SqlBackend):
         "sql/memories.sql",
         "sql/health.sql",
         "sql/tenants.sql",
+        "sql/search.sql",
         "sqlite/blocks.sql",
         "sqlite/memories.sql",
         "sqlite/tenants.sql",
+        "sqlite/search.sql",
         "sqlite/views.sql",
     )
 
@@ -53,6 +56,20 @@ class SqliteDialect(SqlBackend):
     def refuse_plain(self, db: SqlContext) -> None:
         """Create the triggers, unless they exist."""
         db.rows("refuse-plain")
+
+    def run_script(self, db: SqlContext, block: str, **values: Any) -> None:
+        """Run the statements of a block in one call: those of triggers cannot be told apart by their semicolons."""
+        db.cursor.rows(self.sql[block], values)
+
+    def match_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return expressions of FTS5: all words; and one of them repeated, too. No word has quotation marks."""
+        match = " AND ".join(f'"{word}"' for word in words)
+        repeated = " OR ".join(f'"{word}{sql.search.REPEATED}"' for word in words)
+        return {"match": match, "match_repeated": f"{match} AND ({repeated})"}
+
+    def list_value(self, texts: Sequence[str]) -> str:
+        """Return a list as JSON."""
+        return json.dumps(texts)
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""

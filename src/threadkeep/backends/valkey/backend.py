@@ -11,6 +11,7 @@ and a commit is one script. A request over many threads asks all partitions and 
     {partition}:k:…     that id for each thread
     {partition}:r:…     runs, and the threads in which they left something
     {partition}:s:…     items that are being copied to a new thread
+    {partition}:f…:…    the search index of a tenant; see `search.py`
     {partition}:a:      the tenants that have threads here, and those that are sealed; see `tenants.py`
     {000}:schema:       the schema version
 """
@@ -18,8 +19,10 @@ and a commit is one script. A request over many threads asks all partitions and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.handlers import Handlers
 from threadkeep.backends.valkey.calls import Call, CallExecutor
 from threadkeep.backends.valkey.commits import ValkeyCommits, check_committed
 from threadkeep.backends.valkey.health import ValkeyHealth
@@ -34,6 +37,9 @@ from threadkeep.engine.requests import Commit
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Corrupt, reason
 from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.valkey.search import ValkeySearch
 
 
 class ValkeyBackend:
@@ -50,10 +56,10 @@ class ValkeyBackend:
         reads, lists = ValkeyReads(self._prefix), ValkeyLists(self._prefix, tidies=tidies)
         self._memories = memories = ValkeyMemories(self._prefix)
         self._memory_requests = frozenset(memories.handlers)
-        self._commits = ValkeyCommits(self._prefix, reads, kept)
+        self._commits = ValkeyCommits(self._prefix, reads, kept, self._forget)
         self.commit_call, self.drop_call = self._commits.commit_call, self._commits.drop_call
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
-        self._handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
+        handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             **reads.handlers,
             **lists.handlers,
             **self._commits.handlers,
@@ -61,6 +67,16 @@ class ValkeyBackend:
             **health.handlers,
             **ValkeyTenants(self._prefix).handlers,
         }
+        self._handlers = Handlers(handlers, lambda: self._search.handlers)
+
+    @cached_property
+    def _search(self) -> ValkeySearch:
+        from threadkeep.backends.valkey.search import ValkeySearch  # noqa: PLC0415 - on use
+
+        return ValkeySearch(self._prefix)
+
+    def _forget(self, executor: CallExecutor, key: ThreadKey) -> None:
+        self._search.forget(executor, key)
 
     def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:
         """Execute one request. Raise Corrupt if a row cannot be read."""

@@ -28,14 +28,26 @@ _STAGED_FOR = 3_600_000
 """Milliseconds that a copy may take before its staged items expire."""
 _REPLACES = 2
 """Tells the script `commit` that a new thread replaces an existing one."""
+INDEXED = 2
+"""The reply of the script `drop_thread` if the tenant has a search index."""
 REFUSED = -1
 """The reply of scripts that refuse to store what is not encrypted."""
 
 
 class ValkeyCommits:
-    """Changes of threads below a prefix of keys. `kept` is the lifetime of a thread in milliseconds, or None."""
+    """Changes of threads below a prefix of keys. `kept` is the lifetime of a thread in milliseconds, or None.
 
-    def __init__(self, prefix: bytes, reads: ValkeyReads, kept: int | None) -> None:
+    `forget` removes a thread that was deleted from the search index.
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        reads: ValkeyReads,
+        kept: int | None,
+        forget: Callable[[CallExecutor, ThreadKey], None],
+    ) -> None:
+        self._forget = forget
         self._prefix = prefix
         self._reads = reads
         self._lifetime = str(kept) if kept is not None else ""
@@ -94,11 +106,18 @@ class ValkeyCommits:
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
     def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
-        if not executor.call(self.drop_call(request.key, leased=request.leased)):
+        dropped = executor.call(self.drop_call(request.key, leased=request.leased))
+        if not dropped:
             raise Conflict
+        if dropped == INDEXED:
+            self._forget(executor, request.key)
 
     def drop_call(self, key: ThreadKey, *, leased: bool = False) -> Call:
-        """Return a call that deletes a thread, and returns 0 if it has a lease and may not have one."""
+        """Return a call that deletes a thread.
+
+        It returns 0 if the thread has a lease and may not have one, 1 if it is deleted, and INDEXED if it also has to
+        be removed from the search index.
+        """
         names = thread_keys(self._prefix, key)
         return Call("drop_thread", names.keys, (*names.members, int(leased)))
 

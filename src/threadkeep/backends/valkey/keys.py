@@ -30,7 +30,7 @@ def tenants_key(prefix: bytes, partition: int) -> bytes:
 
 def staging_key(prefix: bytes, key: ThreadKey, epoch: int) -> bytes:
     """Return the key under which the items of a new thread are collected, in the thread's slot."""
-    return key_of(prefix, _partition(key), b"s", encode(key[:2]) + to_bytes(key.id) + b"%d" % epoch)
+    return key_of(prefix, partition_of(key), b"s", encode(key[:2]) + to_bytes(key.id) + b"%d" % epoch)
 
 
 class ThreadKeys(NamedTuple):
@@ -66,7 +66,7 @@ class ThreadKeys(NamedTuple):
 @lru_cache(maxsize=4096)
 def thread_keys(prefix: bytes, key: ThreadKey) -> ThreadKeys:
     """Return the keys of a thread."""
-    partition = _partition(key)
+    partition = partition_of(key)
     thread, tenant, kind = encode(key[:2]) + to_bytes(key.id), to_bytes(key.tenant), encode((key.kind,))
     keys = [key_of(prefix, partition, what, thread) for what in (b"t", b"o")]
     keys += [key_of(prefix, partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r", b"k")]
@@ -75,5 +75,6 @@ def thread_keys(prefix: bytes, key: ThreadKey) -> ThreadKeys:
     return ThreadKeys(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id, tenant)
 
 
-def _partition(key: ThreadKey) -> int:
+def partition_of(key: ThreadKey) -> int:
+    """Return the partition of a thread."""
     return int.from_bytes(blake2b(encode(key), digest_size=8).digest(), "big") % PARTITIONS

@@ -45,13 +45,13 @@ def value(head: Head, record: CheckpointRecord, name: str) -> Any:
     found = slot_value(head, slot, f"{name} of {head.where}")
     try:
         if name == channels.MESSAGES:
-            return [_parse_json_text(message) for message in found]
-        return _pending(_parse_json_text(found)) if name == channels.PENDING else _parse_json_text(found)
+            return [parse_json_text(message) for message in found]
+        return _pending(parse_json_text(found)) if name == channels.PENDING else parse_json_text(found)
     except (TypeError, ValueError, IndexError) as error:
         raise Corrupt(f"{name} of {head.where} cannot be decoded: {reason(error)}") from error
 
 
-def _parse_json_text(value: Any) -> Any:
+def parse_json_text(value: Any) -> Any:
     """Decode a value that was stored as JSON text because msgpack cannot represent it."""
     return jsonable(json.loads(value)) if isinstance(value, str) else value
 

@@ -19,8 +19,8 @@ from itertools import chain
 from typing import Any
 from zlib import crc32
 
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _ASCII_WORD = re.compile("[a-z0-9]+")
 """The same for text in ASCII without capital letters, and faster."""
 _MAX_WORD_LENGTH = 100
@@ -30,6 +30,8 @@ MAX_COUNT = 255
 """A word that occurs more often counts as if it occurred so often: a tsvector has 256 positions for a word."""
 MAX_BYTES, _BYTES_PER_POSITION = 800_000, 8
 """Indexed words take no more bytes than this, positions included: PostgreSQL's limit is a megabyte."""
+_FEW_WORDS = MAX_BYTES // (4 * _MAX_WORD_LENGTH + _BYTES_PER_POSITION)
+"""So many words never take more bytes than this."""
 MARK = 0xE000
 """The code point of the mark for a count of 0."""
 MARKS = "".join([chr(MARK + count) for count in range(MAX_COUNT + 1)])
@@ -56,8 +58,8 @@ def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -
     With `limits`, a word counts at most as often as it says: some texts may have been given twice.
     """
     found = words(" ".join(texts))  # a space ends a word, and no character before it changes one after it
-    if len(found) * (4 * _MAX_WORD_LENGTH + _BYTES_PER_POSITION) > MAX_BYTES:
-        found = list(_limit_bytes(found))
+    if len(found) > _FEW_WORDS:
+        found = limit_bytes(found)
     counts: dict[str, int] = {}
     for word in found:
         counts[word] = counts.get(word, 0) + 1
@@ -69,13 +71,16 @@ def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -
     return " ".join(sorted([word + marks[count] for word, count in counts.items()]))
 
 
-def _limit_bytes(words: Iterable[str]) -> Iterator[str]:
+def limit_bytes(words: list[str]) -> list[str]:
+    """Return these words without the last ones, if they would take more than `MAX_BYTES` in an index."""
+    if len(words) <= _FEW_WORDS:
+        return words
     left = MAX_BYTES
-    for word in words:
+    for n, word in enumerate(words):
         left -= len(word.encode()) + _BYTES_PER_POSITION
         if left < 0:
-            return
-        yield word
+            return words[:n]
+    return words
 
 
 def unmark(marked: str) -> dict[str, int]:

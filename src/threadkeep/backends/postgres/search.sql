@@ -1,0 +1,83 @@
+-- The tables of the search index in PostgreSQL. What is deleted leaves the index with its thread, by foreign keys. So
+-- the index is not for databases that distribute tables, but nothing else depends on it.
+
+-- has-search: returns a row if there is a search index
+SELECT 1 WHERE to_regclass('tk_search_tenants') IS NOT NULL;
+
+-- create-search: the tables of the search index
+-- Several processes may do this at once: the first statement lets them wait for each other.
+SELECT version FROM tk_schema ORDER BY version FOR UPDATE;
+CREATE TABLE IF NOT EXISTS tk_search_tenants (tenant bytea PRIMARY KEY, format bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS tk_search_threads (
+    thread bigint PRIMARY KEY REFERENCES tk_threads ON DELETE CASCADE,
+    epoch bigint NOT NULL,
+    rev bigint NOT NULL,
+    tenant bytea NOT NULL
+);
+CREATE TABLE IF NOT EXISTS tk_search (
+    thread bigint NOT NULL REFERENCES tk_search_threads ON DELETE CASCADE,
+    n bigint NOT NULL,
+    time bigint NOT NULL,
+    length bigint NOT NULL,
+    checksum bigint NOT NULL,
+    current bigint NOT NULL,
+    role bytea,
+    terms tsvector NOT NULL,
+    PRIMARY KEY (thread, n)
+);
+CREATE TABLE IF NOT EXISTS tk_search_texts (
+    thread bigint NOT NULL REFERENCES tk_search_threads ON DELETE CASCADE,
+    n bigint NOT NULL,
+    words text NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (thread, n)
+);
+CREATE INDEX IF NOT EXISTS tk_search_terms ON tk_search USING gin (terms) WITH (gin_pending_list_limit = 512);
+
+-- drop-search: delete the search index of all tenants
+DROP TABLE IF EXISTS tk_search_texts, tk_search, tk_search_threads, tk_search_tenants;
+
+-- delete-documents: delete what the index has of a thread
+WITH texts AS (DELETE FROM tk_search_texts WHERE thread = :thread)
+DELETE FROM tk_search WHERE thread = :thread;
+
+-- insert-documents: add documents; their terms are those of SQLite, see there, as a text with spaces between them
+WITH texts AS (
+    INSERT INTO tk_search_texts (thread, n, words, body)
+    SELECT * FROM unnest(:thread::bigint[], :n::bigint[], :words::text[], :body::bytea[])
+)
+INSERT INTO tk_search (thread, n, time, length, checksum, current, role, terms)
+SELECT w.thread, w.n, w.time, w.length, w.checksum, w.current, w.role,
+       array_to_tsvector(array_remove(string_to_array(w.words || w.repeated, ' '), ''))
+FROM unnest(:thread::bigint[], :n::bigint[], :time::bigint[], :length::bigint[], :checksum::bigint[],
+            :current::bigint[], :role::bytea[], :words::text[], :repeated::text[])
+    AS w (thread, n, time, length, checksum, current, role, words, repeated);
+
+-- search-index: documents among which are the first ones in the order of hits, as in SQLite
+-- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.
+WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}), best AS (
+    (
+        SELECT d.thread, d.n, t.kind, t.id, d.time, {score-of-one} AS score FROM every d {joins-of-document}
+        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+    )
+    UNION ALL
+    (
+        SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score FROM repeated d {joins-of-document}
+        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+    )
+)
+SELECT b.kind, b.id, {document-columns} FROM best b
+JOIN tk_search d ON d.thread = b.thread AND d.n = b.n
+JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n;
+
+-- matching: the documents that the index of terms finds
+SELECT d.thread, d.n, d.time, d.length, d.current, d.role FROM tk_search d WHERE d.terms @@ CAST(:{it} AS tsquery)
+
+-- joins-of-document: the thread of a document, its version in the index, and the texts, if a column of them is needed
+JOIN tk_threads t ON t.thread = d.thread
+JOIN tk_search_threads x ON x.thread = d.thread
+LEFT JOIN tk_search_texts s ON s.thread = d.thread AND s.n = d.n
+
+
+-- where-threads: documents of these threads: kinds and ids in hexadecimal digits
+t.kind || upper(encode(t.id, 'hex')) = ANY (:threads::text[])

@@ -1,0 +1,188 @@
+"""The search index in SQL: tables with a full-text index, which are created when it is first used.
+
+The database finds the documents that have the words, and computes their rank as `engine.search.query` does. What it
+returns is compared with the query again: a row that does not match, or whose checksum is wrong, is Corrupt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from threadkeep.backends.sql.lists import Conditions
+from threadkeep.backends.sql.rows import Row
+from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
+from threadkeep.engine.search.documents import Document
+from threadkeep.engine.search.hits import Ranked, first, ranked
+from threadkeep.engine.search.query import BASE, COUNT, LENGTH, MOST, join_words
+from threadkeep.engine.search.requests import (
+    FORMAT,
+    ChangedThreads,
+    CreateSearchIndex,
+    DropSearchIndex,
+    FindChangedThreads,
+    IndexThreads,
+    SearchIndex,
+)
+from threadkeep.errors import Corrupt, WrongKey
+from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql.backend import SqlContext
+
+
+_BASE = f"({BASE} + {LENGTH} * d.length)"
+REPEATED = "\ue000"
+"""The mark of a word that a document has more than once."""
+
+
+def _has_index(db: SqlContext, tenant: str) -> bool:
+    """Return whether a tenant has an index of our format."""
+    row = db.one("search-format", tenant=to_bytes(tenant)) if db.rows("has-search") else None
+    return row is not None and row[0] == FORMAT
+
+
+def _check_plain(db: SqlContext, tenant: str) -> None:
+    if db.rows("sealed-tenant", tenant=to_bytes(tenant)):
+        raise WrongKey
+
+
+def _create(db: SqlContext, request: CreateSearchIndex) -> None:
+    _check_plain(db, request.tenant)
+    if db.rows("has-search") and any(format != FORMAT for _, format in db.rows("search-formats")):
+        db.dialect.run_script(db, "drop-search")
+    if not db.rows("has-search"):
+        db.dialect.run_script(db, "create-search")
+    db.rows("add-search-tenant", tenant=to_bytes(request.tenant), format=FORMAT)
+
+
+def _drop(db: SqlContext, request: DropSearchIndex) -> bool:
+    tenants = [tenant for tenant, _ in db.rows("search-formats")] if db.rows("has-search") else []
+    tenant = to_bytes(request.tenant)
+    if tenant not in tenants:
+        return False
+    if len(tenants) == 1:
+        db.dialect.run_script(db, "drop-search")
+    else:
+        db.dialect.run_script(db, "drop-search-tenant", tenant=tenant)
+    return True
+
+
+def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads | None:
+    if not _has_index(db, request.tenant):
+        return None
+    after = request.after
+    rows = db.rows(
+        "changed-threads",
+        tenant=to_bytes(request.tenant),
+        after_id=to_bytes(after.id) if after is not None else b"",
+        after_kind=after.kind if after is not None else "",
+        limit=request.limit,
+    )
+    keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for kind, id, _ in rows)
+    return ChangedThreads(keys, rows[0][2] if rows else 0)
+
+
+def _index_threads(db: SqlContext, request: IndexThreads) -> None:
+    if not _has_index(db, request.tenant):
+        return
+    _check_plain(db, request.tenant)
+    added: list[dict[str, Any]] = []
+    for said in request.threads:
+        values = db.dialect.key_values(said.key)
+        row = db.one("put-search-thread", **values, epoch=said.epoch, rev=said.rev)
+        if row is None:
+            db.rows("forget-thread", **values)
+        else:
+            db.rows("delete-documents", thread=row[0])
+            added += (_document_values(row[0], each) for each in said.documents)
+    if added:
+        db.dialect.store_documents(db, added)
+
+
+def _document_values(thread: int, document: Document) -> dict[str, Any]:
+    texts = (document.ns, document.checkpoint, document.place, document.message_id, document.text)
+    role = to_bytes(document.role) if document.role is not None else None
+    values = (document.n, document.time, role, int(document.current), document.length, document.words)
+    body = to_bytes(json.dumps(texts, ensure_ascii=False, separators=(",", ":")))
+    columns = dict(zip(("n", "time", "role", "current", "length", "words"), values, strict=True))
+    counts = Counter(document.words.split())
+    repeated = " ".join(word + REPEATED for word, count in counts.items() if count > 1)
+    return {"thread": thread, **columns, "repeated": repeated, "body": body, "checksum": _checksum(*values, body)}
+
+
+def _checksum(*values: Any) -> int:
+    return crc32(repr(values).encode())
+
+
+def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
+    if not _has_index(db, request.tenant):
+        return None
+    where = _conditions(db, request)
+    words = request.query.words
+    counts = [db.dialect.sql["count-word"].replace("{n}", str(n)) for n in range(len(words))]
+    for n, word in enumerate(words):
+        term = join_words([word])
+        where.values |= {f"word{n}": term, f"size{n}": len(term.encode())}
+    ranks = {"score": " + ".join(map(_score, counts)), "score-of-one": f"{len(words)} * ({_score('1')})"}
+    values = {**where.values, **db.dialect.match_values(words), "limit": request.limit}
+    rows = db.cursor.rows(where.put_into("search-index", **ranks), values)
+    found = {each.order: each for each in (_read(request, row) for row in rows)}
+    return tuple(first(found.values(), request.limit))
+
+
+def _score(count: str) -> str:
+    """Return what a word adds to the rank of a document that has it so often, in SQL; see `engine.search.query`."""
+    return f"{MOST} - {MOST} * {_BASE} / ({COUNT} * ({count}) + {_BASE})"
+
+
+def _conditions(db: SqlContext, request: SearchIndex) -> Conditions:
+    condition, sql = request.condition, db.dialect.sql
+    where = Conditions(db.dialect, {"tenant": to_bytes(request.tenant)}, sql["where-tenant"])
+    where.add("where-exact" if request.exact else "where-epoch")
+    where.add("where-kind", kind=condition.kind)
+    where.add("where-role", role=to_bytes(condition.role) if condition.role is not None else None)
+    where.add("where-since", since=condition.since)
+    where.add("where-until", until=condition.until)
+    where.add_prefix(condition.prefix)
+    if condition.current:
+        where.add("where-current")
+    if condition.threads is not None:
+        names = sorted(kind + to_bytes(id).hex().upper() for kind, id in condition.threads)
+        where.add("where-threads", threads=db.dialect.list_value(names))
+    for n, phrase in enumerate(request.query.phrases):
+        where.blocks.append(sql["where-phrase"].replace("{n}", str(n)))
+        where.values[f"phrase{n}"] = phrase
+    return where
+
+
+def _read(request: SearchIndex, row: Row) -> Ranked:
+    kind, id, *values, checksum = row
+    if values[0] is None:
+        raise Corrupt("the search index has words of a document that it does not have")
+    if _checksum(*map(_plain, values)) != checksum:
+        raise Corrupt("a document of the search index does not match its checksum")
+    n, time, role, current, length, words, body = values
+    ns, checkpoint, place, message, text = json.loads(from_bytes(bytes(body)))
+    named = from_bytes(bytes(role)) if role is not None else None
+    document = Document(n, ns, checkpoint, time, place, named, message, text, words, length, bool(current))
+    found = ranked(request.query, ThreadKey(request.tenant, kind, from_bytes(id)), document)
+    if found is None:
+        raise Corrupt("the search index has words of a document that the document does not have")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
+    FindChangedThreads: _find_changed,
+    CreateSearchIndex: _create,
+    DropSearchIndex: _drop,
+    IndexThreads: _index_threads,
+    SearchIndex: _search,
+}

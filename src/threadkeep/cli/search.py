@@ -1,0 +1,139 @@
+"""The command `search`: find what was said in threads, and build or drop the search index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from threadkeep import SearchHit, SearchIndexResult, SearchResult
+from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.chat import ROLE_STYLES
+from threadkeep.cli.options import TIME, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
+from threadkeep.cli.output import (
+    format_time,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+)
+
+
+@app.command(epilog="Example: threadkeep search refund policy --role human --since 30d")
+def search(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORDS",
+            help="Find texts that have all these words, in any order; '\"two words\"' in quotation marks as they are.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    prefix: Prefix = "",
+    metadata: Metadata = None,
+    match: Match = "latest",
+    kind: KindFilter = None,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", metavar="ROLE", help="Only messages of this role: human, ai, tool, system or another."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help=f"Only texts of TIME or later: {TIME}.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only texts before TIME.")] = None,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Only texts that the latest checkpoint of a thread still has.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N hits.")] = 20,
+    build: Annotated[
+        bool, typer.Option("--build", help="Create the search index, or bring it up to date; then search, if asked to.")
+    ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Delete the search index.")] = False,
+    scan: Annotated[bool, typer.Option("--scan", help="Read the threads, even if there is an index.")] = False,
+    scan_limit: Annotated[
+        int | None, typer.Option("--scan-limit", metavar="N", min=0, help="Read at most N threads.")
+    ] = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Find what was said: messages and other text in the state of threads, best match first.
+
+    Without an index, or where threads changed since it was built, the threads are read, and the command says so.
+    """
+    if drop and (build or words):
+        raise ValueError("--drop deletes the index: pass neither --build nor words with it")
+    if not (drop or build or words):
+        raise ValueError("search needs words, --build or --drop")
+    with open_keep(url, tenant, read_only=not (build or drop)) as keep, progress_bar("threads") as on_progress:
+        if drop:
+            dropped = keep.drop_search_index()
+            lines = ["dropped the search index" if dropped else "there is no search index"]
+            print_result({"dropped": dropped}, lines, as_json=json)
+            return
+        if build:
+            built = keep.build_search_index(on_progress=on_progress)
+            if not words:
+                print_result(built, _built_lines(built), as_json=json)
+                return
+        found = keep.search(
+            " ".join(words or ()),
+            limit=limit,
+            prefix=prefix,
+            kind=kind,
+            metadata=dict(map(key_value, metadata or ())),
+            match=match,
+            role=role,
+            since=since,
+            until=until,
+            all_branches=not latest,
+            scan=scan,
+            scan_limit=scan_limit,
+            on_progress=on_progress,
+        )
+    print_result(found, _lines(found), as_json=json)
+
+
+def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
+    texts = plural(built.documents, "text")
+    yield f"read {plural(built.threads, 'changed thread')} with {texts}: the search index is up to date"
+    yield from skipped_lines(built.skipped)
+
+
+def _lines(found: SearchResult) -> Iterator[Text | str]:
+    for hit in found:
+        yield _heading(hit)
+        yield _snippet(hit)
+    if not found.hits:
+        yield "nothing found"
+    if found.scanned:
+        yield Text(
+            f"scanned {plural(found.scanned, 'thread')}, which no search index has as they are: see --build", "dim"
+        )
+    if not found.complete and not found.skipped:
+        yield Text("not all threads were read: raise --scan-limit", "yellow")
+    yield from skipped_lines(found.skipped)
+
+
+def _heading(hit: SearchHit) -> Text:
+    text = Text(one_line(hit.thread), "bold")
+    text.append(f"  {one_line(hit.checkpoint)}", "not bold yellow")
+    text.append(f"  {one_line(hit.ns)}" if hit.ns else "", "not bold")
+    text.append(f"  {format_time(hit.time)}", "not bold dim")
+    if hit.role is not None:
+        text.append(f"  {one_line(hit.role)}", f"not bold {ROLE_STYLES.get(hit.role, 'white')}")
+    return text.append(f"  {one_line(hit.place)}", "not bold")
+
+
+def _snippet(hit: SearchHit) -> Text:
+    """Return the snippet with its matches marked. Parts are escaped one by one, because that moves what follows."""
+    text, end = Text("  "), 0
+    for start, stop in hit.marks:
+        text.append(one_line(hit.snippet[end:start]))
+        text.append(one_line(hit.snippet[start:stop]), "bold")
+        end = stop
+    return text.append(one_line(hit.snippet[end:]))
