@@ -54,6 +54,15 @@ async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site:
     assert "KEY=VALUE" in await page(site, "", 400, metadata="grace")
 
 
+async def test_words_are_found_in_all_threads_and_marked(site: Any) -> None:
+    text = await page(site, "search", q="money back")
+    assert {"support/ada", "support/grace"} <= set(re.findall(r"<strong>([^<]*)</strong></a>", text))
+    assert "<mark>money</mark>" in text
+    assert "Nothing has these words" in await page(site, "search", q="nothing like it")
+    assert "<script>document" not in await page(site, "search", q="document title")
+    assert "Find what was said" in await page(site, "search")
+
+
 async def test_the_inbox_shows_who_waits_and_what_is_asked(site: Any) -> None:
     waiting = await page(site, "waiting")
     assert {"support/grace", "cleanup"} <= set(re.findall(r"<strong>([^<]*)</strong></a>", waiting))
@@ -227,7 +236,7 @@ async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.
     linus = {"thread": "support/linus", "kind": "graph"}
     for path, query in (
         ("checkpoint", ADA), ("checkpoint", linus), ("value", {**linus, "path": "messages"}), ("memories", {}),
-        ("diff", {**linus, "a": "latest~3"}), ("play", {**linus, "at": 9}), ("blame", {**ADA, "path": "customer.name"}),
+        ("search", {"q": "sk-demo-4f9a2b"}), ("diff", {**linus, "a": "latest~3"}), ("play", {**linus, "at": 9}), ("blame", {**ADA, "path": "customer.name"}),
     ):  # fmt: skip
         text = await page(site, path, **query)
         assert not re.search(r"sk-demo|LAMP-2|Ada", text), path

@@ -148,6 +148,7 @@ def test_a_hostile_message_stays_a_text(opened: Any, site: str) -> None:
     for path in (
         "/thread?thread=hostile+%3Cb%3Eid%3C%2Fb%3E",
         "/waiting",
+        "/search?q=order",
         "/checkpoint?thread=hostile+%3Cb%3Eid%3C%2Fb%3E",
     ):
         go(page, path)

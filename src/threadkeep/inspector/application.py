@@ -32,6 +32,7 @@ from threadkeep.inspector.pages import (
     health,
     memories,
     play,
+    search,
     sizes,
     thread,
     threads,
@@ -44,6 +45,7 @@ from threadkeep.inspector.rendering import Links, environment
 
 PAGES = {
     "": threads,
+    "search": search,
     "waiting": waiting,
     "thread": thread,
     "checkpoint": checkpoint,
