@@ -43,7 +43,7 @@ VIEWS = (
     View("threads", ""),
     View("threads-phone", "", {}, PHONE),
     View("waiting", "waiting"),
-    View("search", "search", {"q": "order refund"}),
+    View("search", "search", {"q": "money back"}),
     View("thread", "thread", ADA, awaited="#panel .heading"),
     View("thread-full", "thread", {**ADA, "view": "full"}, awaited="#panel .heading"),
     View(
