@@ -52,6 +52,7 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "describe": ({"no_title", "no_labels", "no_label", "archive"}, {"archived"}),  # in Python, None and [] remove
     "flow": ({"mermaid"}, set()),  # a form of the Flow
     "usage": ({"thread_id"}, {"thread_ids"}),
+    "search": ({"words", "latest", "build", "drop"}, {"query", "all_branches", "rebuild"}),  # drop and build anew
     "branches": ({"compare", "switch", "delete"}, {"branch", "a", "b"}),
     "memories": ({"namespace"}, {"namespace_prefix"}),
     "activity": ({"by"}, set()),  # which table of the result

@@ -1,6 +1,6 @@
 """The verbs of a Keep: check the arguments, then run one plan, or many one after the other.
 
-    catalogue.py     threads, thread, delete, copy
+    catalogue.py     threads, thread, describe, delete, copy
     history.py       log, show, tree, find, diff, blame
     waiting.py       waiting
     audit.py         trace, activity, sizes, stats
