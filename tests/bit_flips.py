@@ -12,7 +12,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,17 @@ def rows(call: Callable[[threadkeep.Keep], Iterable[Any]], id_of: Callable[[Any]
 
 
 def _rows(key: Any, found: Any) -> Iterator[tuple[Any, str]]:
-    """Yield a row as text. The pending writes of a checkpoint are rows of their own: each task's are stored apart."""
+    """Yield a row as text. What is stored apart from it is a row of its own.
+
+    That is true of the writes of each task on a checkpoint, and of the message that gives a thread its title.
+    """
     if isinstance(found, CheckpointTuple):
         for task, *write in found.pending_writes or ():
             yield (key, task, *write[:1]), repr(write)
         found = found._replace(pending_writes=None)
+    elif isinstance(found, threadkeep.ThreadInfo) and found.title is not None and not found.titled:
+        yield (key, "title"), found.title
+        found = replace(found, title=None)
     elif isinstance(found, dict) and "messages" in found:  # the history of delta channels
         for channel, history in found.items():
             counts = Counter[str]()

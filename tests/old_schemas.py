@@ -37,7 +37,8 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
     Threads that are created meanwhile have no family, as before there were families.
     """
     is_postgres = url.startswith("postgres")
-    blocks = read_blocks("postgres/blocks.sql" if is_postgres else "sqlite/blocks.sql")
+    folder = "postgres" if is_postgres else "sqlite"
+    blocks = read_blocks(f"{folder}/blocks.sql", f"{folder}/views.sql")
     later = {name: sql for name, sql in blocks.items() if re.fullmatch(r"schema-\d+", name) and int(name[7:]) > version}
     added = re.findall(r"ALTER TABLE tk_threads ADD COLUMN (?!tick)(\w+) ([^;]+);", "\n".join(later.values()))
     renamed = [("hour", "tick")] if is_postgres and version < _TICKS else []
