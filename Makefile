@@ -24,6 +24,9 @@ ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -g
 # Tests start hundreds of processes; without bytecode files, each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Many tests wait for servers, locks and times to live: one process more than there are cores.
+WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null || echo auto)
+
 # Options for the command that a target runs: make test ARGS="-k fork -x"
 ARGS ?=
 
@@ -43,7 +46,7 @@ examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
 test: $(VENV)/.stamp  ## run the tests
-	$(ROOM) $(RUN) -m pytest -n auto --dist worksteal $(ARGS)
+	$(ROOM) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)

@@ -18,6 +18,7 @@ import pytest
 
 import threadkeep
 from checkpoint_chains import Chain, config
+from processes import run_forked
 from threadkeep.errors import Closed, Conflict, Unavailable
 
 SOURCE = os.path.dirname(threadkeep.__file__)
@@ -92,7 +93,7 @@ def beside() -> Iterator[Callable[[Callable[[], object]], None]]:
 
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
-        threads[-1].join(0.05)  # not longer: it may have to wait for this thread
+        threads[-1].join(0.02)  # not longer: it may have to wait for this thread
 
     yield start
     for thread in threads:
@@ -198,7 +199,12 @@ def test_a_put_inside_a_put_does_not_wait_for_it(lasting_url: str) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_of_another_thread_at_any_line_disturbs_nothing(lasting_url: str) -> None:
-    with threadkeep.open(lasting_url) as keep:
+    """In a small process: a fork of one that ran many tests takes a second."""
+    run_forked("import sys, test_at_once; test_at_once.fork_at_any_line(sys.argv[1])", lasting_url)
+
+
+def fork_at_any_line(url: str) -> None:
+    with threadkeep.open(url) as keep:
         saver = keep.checkpointer
         chain = Chain(saver)
         chain.put({"n": 0}, id="000000")
@@ -209,7 +215,7 @@ def test_a_fork_of_another_thread_at_any_line_disturbs_nothing(lasting_url: str)
                 os._exit(0)
             os.waitpid(pid, 0)
 
-        for n, k in enumerate(count(1, 8 * step_of(lasting_url)), start=1):
+        for n, k in enumerate(count(1, 8 * step_of(url)), start=1):
             with beside() as start, at_line(k, lambda start=start: start(fork)) as left:
                 chain.put({"n": n}, id=f"{n:06}")
             found = saver.get_tuple(config("t"))
