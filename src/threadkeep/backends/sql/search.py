@@ -82,8 +82,21 @@ def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads
         after_kind=after.kind if after is not None else "",
         limit=request.limit,
     )
-    keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for kind, id, _ in rows)
-    return ChangedThreads(keys, rows[0][2] if rows else 0)
+    if rows[0][1] is None:
+        if after is None:
+            db.cursor.marks[request.tenant] = rows[0][0]
+        return ChangedThreads((), 0)
+    keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for _, kind, id, _ in rows)
+    return ChangedThreads(keys, rows[0][3])
+
+
+def _is_current(db: SqlContext, tenant: str) -> bool:
+    """Whether nothing was committed since this connection found that the index has all threads as they are.
+
+    A commit that comes after this is made while the search is under way.
+    """
+    mark = db.cursor.marks.get(tenant)
+    return mark is not None and db.rows("commit-mark") == [(mark,)]
 
 
 def _index_threads(db: SqlContext, request: IndexThreads) -> None:
@@ -119,7 +132,7 @@ def _checksum(*values: Any) -> int:
 
 
 def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
-    if not _has_index(db, request.tenant):
+    if not (_is_current if request.if_current else _has_index)(db, request.tenant):
         return None
     where = _conditions(db, request)
     words = request.query.words
