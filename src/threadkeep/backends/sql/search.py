@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
 
+_decode = json.JSONDecoder().decode
 _BASE = f"({BASE} + {LENGTH} * d.length)"
 REPEATED = "\ue000"
 """The mark of a word that a document has more than once."""
@@ -176,20 +177,16 @@ def _read(request: SearchIndex, row: Row) -> Ranked:
     kind, id, *values, checksum = row
     if values[0] is None:
         raise Corrupt("the search index has words of a document that it does not have")
-    if _checksum(*map(_plain, values)) != checksum:
-        raise Corrupt("a document of the search index does not match its checksum")
     n, time, role, current, length, words, body = values
-    ns, checkpoint, place, message, text = json.loads(from_bytes(bytes(body)))
-    named = from_bytes(bytes(role)) if role is not None else None
+    if _checksum(n, time, role, current, length, words, body) != checksum:
+        raise Corrupt("a document of the search index does not match its checksum")
+    ns, checkpoint, place, message, text = _decode(from_bytes(body))
+    named = from_bytes(role) if role is not None else None
     document = Document(n, ns, checkpoint, time, place, named, message, text, words, length, bool(current))
     found = ranked(request.query, ThreadKey(request.tenant, kind, from_bytes(id)), document)
     if found is None:
         raise Corrupt("the search index has words of a document that the document does not have")
     return found
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
