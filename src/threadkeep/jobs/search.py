@@ -87,8 +87,9 @@ def search(
     indexed of an encrypted storage, and `scan` does without the index: then all selected threads are read, at most
     `scan_limit`. The hits are the same; `scanned` says how many threads were read.
 
-    With an index that is current: two round trips, and those of `threads` for `metadata`. For each thread that is read:
-    two, and one for each 64 that are stored in the index. Raise ValueError if the query has no words.
+    With an index that is current: one round trip if nothing was committed since the last search on this connection,
+    else three; always three on Valkey. For `metadata`, those of `threads`. For each thread that is read: two, and one
+    for each 64 that are stored in the index. Raise ValueError if the query has no words.
     """
     parsed, now = parse_query(query), now_ms()
     wanted = _Wanted(

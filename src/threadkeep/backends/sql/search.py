@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _decode = json.JSONDecoder().decode
 _BASE = f"({BASE} + {LENGTH} * d.length)"
+_MARKS = 1000
+"""For so many tenants a connection remembers that their index is current."""
 REPEATED = "\ue000"
 """The mark of a word that a document has more than once."""
 
@@ -85,6 +87,8 @@ def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads
     )
     if rows[0][1] is None:
         if after is None:
+            if len(db.cursor.marks) >= _MARKS:
+                db.cursor.marks.clear()
             db.cursor.marks[request.tenant] = rows[0][0]
         return ChangedThreads((), 0)
     keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for _, kind, id, _ in rows)
