@@ -277,9 +277,7 @@ def _list_changed(session: Session) -> Work[list[ThreadKey] | None]:
         after = page.threads[-1]
 
 
-def _scan_changed(
-    session: Session, changed: Sequence[ThreadKey], condition: Condition, found: _Found
-) -> Work[None]:
+def _scan_changed(session: Session, changed: Sequence[ThreadKey], condition: Condition, found: _Found) -> Work[None]:
     """Read the threads that the index does not have as they are, as far as they are searched."""
     searched = [key for key in changed if condition.has_thread(key)]
     for n, key in enumerate(searched):
