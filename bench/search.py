@@ -4,7 +4,7 @@
 
 Both take turns. The database's own query is what one would write by hand: a table of messages with an index by FTS5 or
 tsvector, the twenty best by bm25 or ts_rank, each with its snippet or headline. Ours also finds out, at each search,
-which threads have changed. Words are random, their frequencies follow Zipf's law.
+whether anything was committed. Words are random, their frequencies follow Zipf's law.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import apsw
+import psycopg
 import pytest
 from cubeloop.providers.base import AssistantMessage, TextContent, UserMessage
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from redis.cluster import RedisCluster
 
+import postgres_servers
+import processes
 import threadkeep
 import valkey_servers
 from checkpoint_chains import Chain, config
@@ -32,6 +35,8 @@ from threadkeep import Keep, SearchHit, SearchResult, errors
 from threadkeep.adapters import langgraph_saver
 from threadkeep.cli.app import run
 from threadkeep.engine.search.query import Query, join_words, parse_query, rank, snippet
+from threadkeep.engine.search.requests import FindChangedThreads, SearchIndex
+from threadkeep.plan import Request
 
 KEYS = threadkeep.Keys({"k": b"k" * 32}, primary="k")
 HOUR = 3_600_000
@@ -449,6 +454,163 @@ def test_a_put_costs_the_same_with_an_index_and_without(backend: str, tmp_path: 
         assert len(keep.search("words")) == 11
         assert cost("t2") == pytest.approx(without, rel=0.01)  # numbers have more digits or fewer
         assert len(keep.search("words", limit=100)) == 13
+
+
+# --- an index that is current
+
+
+@pytest.mark.parametrize(("backend", "counted_as"), [("sqlite", "statements"), ("postgres", "round_trips")])
+def test_versions_are_not_compared_while_nothing_is_committed(backend: str, counted_as: str, tmp_path: Path) -> None:
+    """One statement looks whether anything was, one searches."""
+    with counted(backend, tmp_path) as (url, probe), threadkeep.open(url) as keep:
+        say(keep, "t", "some words")
+        probe.prepare()
+        for _ in range(4):  # connections prepare their statements
+            keep.search("words")
+        before = probe.totals()[counted_as]
+        assert len(keep.search("words")) == 1
+        assert probe.totals()[counted_as] - before == 2
+
+
+OTHER_PROCESS = """
+import sys
+import threadkeep
+from checkpoint_chains import Chain
+
+def put(thread, *notes):
+    chain = Chain(keep.checkpointer, thread)
+    for note in notes:
+        chain.put({"note": note})
+
+with threadkeep.open(sys.argv[1]) as keep:
+    exec(sys.argv[2])
+"""
+KEEP_LAST = "policy=threadkeep.Policy(keep_last=1, keep_branches=False)"
+CHANGES = [
+    ("put('a', 'word 1')", {"word 1"}),
+    ("put('b', 'word 2', 'word 3')", {"word 1", "word 2", "word 3"}),
+    ("keep.build_search_index()", {"word 1", "word 2", "word 3"}),
+    (f"keep.prune('b', {KEEP_LAST})", {"word 1", "word 3"}),
+    ("keep.drop_search_index()", {"word 1", "word 3"}),
+    ("keep.drop_search_index(); put('c', 'word 4'); keep.build_search_index()", {"word 1", "word 3", "word 4"}),
+    ("keep.delete('a'); put('a', 'word 5')", {"word 3", "word 4", "word 5"}),
+    ("keep.tenant('x').delete('a'); put('d', 'nothing')", {"word 3", "word 4", "word 5"}),
+    ("keep.erase(thread_id='c')", {"word 3", "word 5"}),
+]
+
+
+def test_the_next_search_sees_each_change_of_another_process(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url, read_only=True) as reader:
+        keep.setup()
+        for change, expected in CHANGES:
+            processes.run_forked(OTHER_PROCESS, lasting_url, change)
+            for each in (reader, keep, keep, reader):
+                assert {hit.snippet for hit in each.search("word")} == expected, change
+
+
+def test_the_next_search_sees_each_change_of_its_own_process(keep: Keep) -> None:
+    """By several connections at once."""
+    for n in range(8):
+        say(keep, f"t{n}", f"word {n}")
+
+        async def search_at_once() -> list[SearchResult]:
+            return await asyncio.gather(*(keep.asearch("word") for _ in range(6)))
+
+        assert [len(found) for found in asyncio.run(search_at_once())] == [n + 1] * 6
+    keep.delete("t0")
+    assert len(keep.search("word")) == 7
+
+
+@pytest.mark.parametrize("request_type", [FindChangedThreads, SearchIndex])
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_a_commit_during_a_search_is_seen_by_the_next_one(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch, request_type: type[Request[Any]], reads_only: bool
+) -> None:
+    """Another Keep commits after each such request of a search."""
+    with threadkeep.open(lasting_url) as other, threadkeep.open(lasting_url, read_only=reads_only) as keep:
+        say(other, "t", "word")
+        other.build_search_index()
+        read, count = keep._session.transport.read, 0
+
+        def read_and_commit(request: Request[Any]) -> Any:
+            nonlocal count
+            reply = read(request)
+            if isinstance(request, request_type):
+                count += 1
+                say(other, f"new {count}", "word")
+            return reply
+
+        for _ in range(3):
+            monkeypatch.setattr(keep._session.transport, "read", read_and_commit)
+            keep.search("word")
+            monkeypatch.undo()
+            assert len(keep.search("word")) == count + 1
+            assert len(keep.search("word")) == count + 1
+        assert count >= 1
+
+
+def test_a_file_that_was_replaced_or_restored_is_compared(tmp_path: Path) -> None:
+    file, copy = tmp_path / "a.db", tmp_path / "copy.db"
+    with threadkeep.open(f"sqlite:///{copy}") as keep:
+        say(keep, "copied", "a word")
+        keep.build_search_index()
+        say(keep, "later", "a word")
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        say(keep, "t", "a word")
+        assert [hit.thread for hit in both(keep, "word")] == ["t"]
+        assert [hit.thread for hit in both(keep, "word")] == ["t"]
+        with closing(apsw.Connection(str(file))) as target, closing(apsw.Connection(str(copy))) as source:
+            with target.backup("main", source, "main") as backup:
+                backup.step()
+        assert {hit.thread for hit in both(keep, "word")} == {"copied", "later"}
+    file.chmod(0o444)
+    with threadkeep.open(f"sqlite:///{file}", read_only=True) as reader:
+        assert len(reader.search("word")) == 2
+        with threadkeep.open(f"sqlite:///{copy}") as keep:
+            say(keep, "much later", "a word")
+        copy.chmod(0o444)
+        copy.replace(file)
+        found = reader.search("word")
+        assert {hit.thread for hit in found} == {"copied", "later", "much later"}
+        assert reader.search("word") == found
+
+
+def test_a_transaction_that_began_before_a_search_and_ends_after_it_is_seen() -> None:
+    """Others that began later have ended by then."""
+    (backend,) = (each for each in BACKENDS if each.name == "postgres")
+    url = backend.fresh(Path(), 0)
+    server, _, query = url.partition("?")
+    schema = parse_qs(query)["schema"][0]
+    with threadkeep.open(url) as keep, threadkeep.open(url, read_only=True) as reader:
+        say(keep, "t", "a word")
+        say(keep, "u", "a word")
+        keep.build_search_index()
+        with psycopg.connect(server, options=f"-c search_path={schema}") as long, psycopg.connect(server) as short:
+            long.execute("UPDATE tk_threads SET rev = rev + 1 WHERE id = 't'")
+            short.execute("SELECT pg_current_xact_id()")
+            short.commit()
+            assert [reader.search("word").scanned for _ in range(3)] == [0] * 3
+            long.commit()
+        assert [reader.search("word").scanned for _ in range(3)] == [1] * 3
+
+
+def test_versions_are_compared_on_a_standby() -> None:
+    """It does not know which transactions are in progress."""
+    with postgres_servers.fresh_server() as primary, ExitStack() as stack:
+        keep = stack.enter_context(threadkeep.open(primary.url(schema="k")))
+        say(keep, "t", "a word")
+        keep.build_search_index()
+        standby = primary.standby(postgres_servers.fresh_folder(), postgres_servers.free_port(), "s")
+        stack.callback(standby.remove)
+        standby.start()
+        reader = stack.enter_context(threadkeep.open(standby.url(schema="k"), read_only=True))
+        assert [len(reader.search("word")) for _ in range(2)] == [1, 1]
+        requests = list[type[Request[Any]]]()
+        read = reader._session.transport.read
+        stack.callback(setattr, reader._session.transport, "read", read)
+        reader._session.transport.read = lambda request: requests.append(type(request)) or read(request)
+        reader.search("word")
+        assert FindChangedThreads in requests
 
 
 # --- damage

@@ -59,6 +59,7 @@ class PostgresCursor:
         self.connection = connection
         self.made_at = self.lent_at = self.expires_at = 0.0
         """Times of the clock `time.monotonic`, for the pool. While it is idle, `lent_at` is when it was put back."""
+        self.marks: dict[str, Any] = {}
         self._typed = backend.typed
         self._pgconn = connection.pgconn
         self._transformer = Transformer(connection)

@@ -63,6 +63,7 @@ class _SqliteCursor:
     def __init__(self, connection: apsw.Connection, stamp: _Stamp | None = None) -> None:
         self.connection = connection
         self.stamp = stamp
+        self.marks: dict[str, Any] = {}
         self._execute = connection.cursor().execute
 
     def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:

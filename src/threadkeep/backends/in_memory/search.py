@@ -84,6 +84,9 @@ class InMemorySearch:
         )
         return ChangedThreads(tuple(changed[: request.limit]), len(changed))
 
+    def _is_current(self, index: _Index, tenant: str) -> bool:
+        return self._versions(tenant) == {key: _version(said) for key, said in index.threads.items()}
+
     def _create(self, request: CreateSearchIndex) -> None:
         self._check_plain(request.tenant)
         self._indexes.setdefault(request.tenant, _Index())
@@ -99,7 +102,7 @@ class InMemorySearch:
 
     def _search(self, request: SearchIndex) -> tuple[Ranked, ...] | None:
         index = self._indexes.get(request.tenant)
-        if index is None:
+        if index is None or (request.if_current and not self._is_current(index, request.tenant)):
             return None
         keys = set.intersection(*(index.by_word.get(word, set()) for word in request.query.words))
         if request.exact:

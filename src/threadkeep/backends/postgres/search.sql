@@ -4,6 +4,13 @@
 -- has-search: returns a row if there is a search index
 SELECT 1 WHERE to_regclass('tk_search_tenants') IS NOT NULL;
 
+-- commit-mark: what stays the same on a connection until anybody commits; NULL if nothing says that
+-- The snapshot names the transactions whose changes are visible: while it is the same, so are they. A standby does not
+-- list those in progress, and YugabyteDB does not use snapshots. A pooler may lead to another process or server; a crash
+-- may lose commits, whose numbers are then used again, but it ends all processes.
+SELECT CASE WHEN NOT pg_is_in_recovery() AND version() NOT LIKE '%-YB-%'
+       THEN concat_ws(' ', pg_current_snapshot(), pg_backend_pid(), pg_postmaster_start_time()) END AS mark
+
 -- create-search: the tables of the search index
 -- Several processes may do this at once: the first statement lets them wait for each other.
 SELECT version FROM tk_schema ORDER BY version FOR UPDATE;

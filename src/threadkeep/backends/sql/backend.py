@@ -52,6 +52,9 @@ _OTHER_TYPE = "a column has a value of another type"  # SQLite does not check th
 class SqlCursor(Protocol):
     """Runs SQL on a connection that a transport owns, inside the transport's transaction."""
 
+    marks: dict[str, Any]
+    """For each tenant, the `commit-mark` of the connection when the search index had all threads as they are."""
+
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
 

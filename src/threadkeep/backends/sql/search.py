@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
 
+_decode = json.JSONDecoder().decode
 _BASE = f"({BASE} + {LENGTH} * d.length)"
+_MARKS = 1000
+"""For so many tenants a connection remembers that their index is current."""
 REPEATED = "\ue000"
 """The mark of a word that a document has more than once."""
 
@@ -82,8 +85,23 @@ def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads
         after_kind=after.kind if after is not None else "",
         limit=request.limit,
     )
-    keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for kind, id, _ in rows)
-    return ChangedThreads(keys, rows[0][2] if rows else 0)
+    if rows[0][1] is None:
+        if after is None:
+            if len(db.cursor.marks) >= _MARKS:
+                db.cursor.marks.clear()
+            db.cursor.marks[request.tenant] = rows[0][0]
+        return ChangedThreads((), 0)
+    keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for _, kind, id, _ in rows)
+    return ChangedThreads(keys, rows[0][3])
+
+
+def _is_current(db: SqlContext, tenant: str) -> bool:
+    """Whether nothing was committed since this connection found that the index has all threads as they are.
+
+    A commit that comes after this is made while the search is under way.
+    """
+    mark = db.cursor.marks.get(tenant)
+    return mark is not None and db.rows("commit-mark") == [(mark,)]
 
 
 def _index_threads(db: SqlContext, request: IndexThreads) -> None:
@@ -119,7 +137,7 @@ def _checksum(*values: Any) -> int:
 
 
 def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
-    if not _has_index(db, request.tenant):
+    if not (_is_current if request.if_current else _has_index)(db, request.tenant):
         return None
     where = _conditions(db, request)
     words = request.query.words
@@ -163,20 +181,16 @@ def _read(request: SearchIndex, row: Row) -> Ranked:
     kind, id, *values, checksum = row
     if values[0] is None:
         raise Corrupt("the search index has words of a document that it does not have")
-    if _checksum(*map(_plain, values)) != checksum:
-        raise Corrupt("a document of the search index does not match its checksum")
     n, time, role, current, length, words, body = values
-    ns, checkpoint, place, message, text = json.loads(from_bytes(bytes(body)))
-    named = from_bytes(bytes(role)) if role is not None else None
+    if _checksum(n, time, role, current, length, words, body) != checksum:
+        raise Corrupt("a document of the search index does not match its checksum")
+    ns, checkpoint, place, message, text = _decode(from_bytes(body))
+    named = from_bytes(role) if role is not None else None
     document = Document(n, ns, checkpoint, time, place, named, message, text, words, length, bool(current))
     found = ranked(request.query, ThreadKey(request.tenant, kind, from_bytes(id)), document)
     if found is None:
         raise Corrupt("the search index has words of a document that the document does not have")
     return found
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

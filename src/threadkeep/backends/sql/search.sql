@@ -14,11 +14,14 @@ INSERT INTO tk_search_tenants (tenant, format) VALUES (:tenant, :format) ON CONF
 DELETE FROM tk_search_threads WHERE tenant = :tenant;
 DELETE FROM tk_search_tenants WHERE tenant = :tenant;
 
--- changed-threads: threads that the index does not have as they are
-SELECT t.kind, t.id, count(*) OVER () FROM tk_threads t LEFT JOIN tk_search_threads x ON x.thread = t.thread
-WHERE t.tenant = :tenant AND (x.thread IS NULL OR x.epoch <> t.epoch OR x.rev <> t.rev)
-  AND (t.id > :after_id OR (t.id = :after_id AND t.kind > :after_kind))
-ORDER BY t.id, t.kind LIMIT :limit;
+-- changed-threads: threads that the index does not have as they are; one row of NULLs if there are none
+SELECT m.mark, c.kind, c.id, c.total FROM ({commit-mark}) AS m LEFT JOIN (
+    SELECT t.kind, t.id, count(*) OVER () AS total
+    FROM tk_threads t LEFT JOIN tk_search_threads x ON x.thread = t.thread
+    WHERE t.tenant = :tenant AND (x.thread IS NULL OR x.epoch <> t.epoch OR x.rev <> t.rev)
+      AND (t.id > :after_id OR (t.id = :after_id AND t.kind > :after_kind))
+    ORDER BY t.id, t.kind LIMIT :limit
+) AS c ON TRUE;
 
 -- put-search-thread: note the version of a thread that is indexed, unless it has another epoch; returns its number
 INSERT INTO tk_search_threads AS x (thread, tenant, epoch, rev)

@@ -4,6 +4,9 @@
 -- has-search: returns a row if there is a search index
 SELECT 1 FROM sqlite_schema WHERE name = 'tk_search_tenants';
 
+-- commit-mark: what stays the same on a connection until another one commits
+SELECT data_version AS mark FROM pragma_data_version
+
 -- create-search: the tables of the search index
 -- What conditions and ranks need is apart from the texts: a frequent word is in thousands of documents, and pages of
 -- small rows hold ten times as many of them. A document's terms are its words, and again, with the mark U+E000, those

@@ -158,7 +158,7 @@ class ValkeySearch:
 
     def _search(self, executor: CallExecutor, request: SearchIndex) -> tuple[Ranked, ...] | None:
         """Find the threads that have all words, and compare what they say. Four round trips, more for many threads."""
-        if not self._has_index(executor, request.tenant):
+        if request.if_current or not self._has_index(executor, request.tenant):
             return None
         candidates = (key for key in self._candidates(executor, request) if request.condition.has_thread(key))
         found: list[Ranked] = []

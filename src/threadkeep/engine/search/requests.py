@@ -69,7 +69,9 @@ class IndexThreads(Request[None]):
 class SearchIndex(Request[tuple[Ranked, ...] | None]):
     """Find the first `limit` documents in the order of hits; None if the tenant has no index.
 
-    With `exact`, only threads that the index has as they are: their documents are found, and no others.
+    With `exact`, only threads that the index has as they are: their documents are found, and no others. With
+    `if_current`, None unless the backend knows, without comparing versions, that the index has all threads as they are:
+    nothing was committed since a FindChangedThreads found none. It may always say None.
 
     Corrupt if the index contradicts itself: then it has to be dropped and built again.
     """
@@ -80,3 +82,4 @@ class SearchIndex(Request[tuple[Ranked, ...] | None]):
     condition: Condition
     limit: int
     exact: bool = False
+    if_current: bool = False
