@@ -106,6 +106,3 @@ TRUE
 
 -- where-threads: documents of these threads: a JSON list of kinds and ids in hexadecimal digits
 t.kind || hex(t.id) IN (SELECT value FROM json_each(:threads))
-
--- check-search: returns a row, or fails, if the index of words contradicts the documents
-INSERT INTO tk_search_words (tk_search_words, rank) VALUES ('integrity-check', 1);
