@@ -40,8 +40,8 @@ def main() -> None:
         long = make_file(Path(folder) / "long.db", 1, options.checkpoints)
         for name, url, path, command in (
             (f"the first of {options.threads:,} threads", many, "/", ["threads"]),
-            ("the largest of them", many, "/?order=bytes", ["threads", "--sort", "bytes"]),
-            ("a search among them", many, "/?q=t777", ["threads", "--search", "t777"]),
+            ("the largest of them", many, "/?order=bytes", ["threads", "--order", "bytes"]),
+            ("a search among them", many, "/?q=t777", ["threads", "--contains", "t777"]),
             (f"the tree of {options.checkpoints:,} checkpoints", long, "/thread?thread=t", ["tree", "t"]),
             ("its latest checkpoint", long, "/checkpoint?thread=t", ["show", "t"]),
         ):

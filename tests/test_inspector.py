@@ -184,6 +184,27 @@ async def test_nothing_that_is_stored_becomes_markup(site: Any) -> None:
     assert 'src="data:image/png;base64,' in checkpoint, "a picture in the message itself is shown"
 
 
+async def test_ids_are_taken_exactly_as_they_are_stored() -> None:
+    ids = [" spaces ", "-rf", "a\r\nX: y", "../../etc", "//elsewhere", "a b+c%2f&x=1#f", "lone \ud800", "{{7*7}}", "l" * 3000]
+
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open("memory://")
+        for id in ids:
+            checkpoint_chains.Chain(keep.checkpointer, id).put({"n": 1})
+        return keep
+
+    keep = await asyncio.to_thread(write)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    links = re.findall(r'<a class="id" href="/thread([^"]*)"', await page(site, "", order="id"))
+    assert len(links) == len(ids)
+    async with client(site) as http:
+        for link in map(html.unescape, links):
+            for path in ("thread", "checkpoint", "play", "flow", "branches", "usage", "sizes", "health", "export"):
+                assert (await http.get(f"/{path}{link}")).status_code == 200, (path, link)
+    await page(site, "thread", 404, thread=b"\xff")
+    await keep.aclose()
+
+
 async def test_errors_are_pages_that_say_what_is_wrong(site: Any) -> None:
     assert "not found" in await page(site, "thread", 404, thread="nobody")
     assert "needs" in await page(site, "thread", 400)

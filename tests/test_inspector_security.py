@@ -123,6 +123,8 @@ async def test_the_token_of_the_link_becomes_a_cookie_and_leaves_the_address(con
         assert "SameSite=strict" in cookie
         assert token.token not in cookie
         assert (await http.get(entered.headers["location"])).status_code == 200
+        elsewhere = await http.get(f"http://{HOST}//evil.example/x", params={"token": token.token})
+        assert elsewhere.headers["location"] == "/evil.example/x"
     async with client(site, cookies={"threadkeep-8123": token.token}) as http:
         assert (await http.get("/")).status_code == 401, "the token itself is not the cookie"
 

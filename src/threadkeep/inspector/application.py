@@ -134,7 +134,7 @@ class _Site:
         """Ask before a change, and make it when the form comes back."""
         cookie, token = self._forms.issue(request)
         if request.method == "POST":
-            form = Query(parse_qs((await _body(request)).decode(), keep_blank_values=True))
+            form = Query(_fields((await _body(request)).decode("utf-8", "replace")))
             problem = self._forms.problem(request, form.text(csrf.FIELD))
             if problem is not None:
                 raise HTTPException(403, problem)
@@ -169,7 +169,15 @@ def _links(request: Request) -> Links:
 
 
 def _query_of(request: Request) -> Query:
-    return Query(parse_qs(request.scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+    return Query(_fields(request.scope["query_string"].decode("ascii", "replace")))
+
+
+def _fields(text: str) -> dict[str, list[str]]:
+    """The fields of a query or a form. An id may have lone surrogates, as links write them."""
+    try:
+        return parse_qs(text, keep_blank_values=True, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return parse_qs(text, keep_blank_values=True)
 
 
 async def _body(request: Request) -> bytes:

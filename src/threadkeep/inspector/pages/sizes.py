@@ -14,7 +14,7 @@ _RULES = ("keep_last", "keep_for", "drop_idle")
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Show sizes of everything, or of one thread. Reads all thread rows; with `measure` or a policy, all threads."""
-    thread, kind = query.optional("thread"), query.optional("kind")
+    thread, kind = query.id("thread"), query.optional("kind")
     keep, policy = shown.keep, policy_of(query)
     if shown.foreign is not None:
         await shown.foreign.start()

@@ -21,17 +21,16 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     order, status, kind = query.text("order", ORDERS[0]), query.optional("status"), query.optional("kind")
     search, metadata = query.text("q"), query.conditions("metadata")
     label, archived = query.optional("label"), query.optional("archived")
-    found = await shown.keep.athreads(
-        limit=_SLICE + 1,
-        after=await _after(shown, query),
-        order=order,
-        status=status,
-        kind=kind,
-        contains=search,
-        metadata=metadata or None,
-        labels=[label] if label is not None else None,
-        archived=_ARCHIVED.get(archived or ""),
-    )
+    wanted: dict[str, Any] = {
+        "order": order,
+        "status": status,
+        "kind": kind,
+        "contains": search,
+        "metadata": metadata or None,
+        "labels": [label] if label is not None else None,
+        "archived": _ARCHIVED.get(archived or ""),
+    }
+    found = await shown.keep.athreads(limit=_SLICE + 1, after=await _after(shown, query), **wanted)
     filters = {
         "q": search,
         "status": status,
@@ -49,13 +48,13 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         "more": filters | {"after": last.id, "after_kind": last.kind} if last is not None else None,
         "orders": ORDERS,
         "statuses": STATUSES,
-        "snippet": shown.snippet("threads", order=order, status=status, kind=kind, contains=search),
+        "snippet": shown.snippet("threads", limit=_SLICE, **wanted),
     }
 
 
 async def _after(shown: Inspected, query: Query) -> ThreadInfo | None:
     """The last thread of the slice before, as it is now."""
-    id = query.optional("after")
+    id = query.id("after")
     if id is None:
         return None
     found = await shown.keep.athread(id, kind=query.optional("after_kind"), titles=False)
