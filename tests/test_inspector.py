@@ -51,7 +51,20 @@ async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site:
     assert set(shown_ids(await page(site, "", label="refund"))) == {"support/ada", "support/linus"}
     assert shown_ids(await page(site, "", archived="only")) == []
     assert "No threads match" in await page(site, "", q="nothing like it")
+    assert 'title="Only threads of this user">grace</a>' in await page(site, "")
+    assert shown_ids(await page(site, "", metadata='{"user": "grace"}')) == ["support/grace"], "the link of a user"
     assert "KEY=VALUE" in await page(site, "", 400, metadata="grace")
+
+
+async def test_the_keys_that_name_a_user_can_be_chosen(filled: threadkeep.Keep) -> None:
+    site = await asyncio.to_thread(
+        app, filled, authorize=always, allowed_hosts=[HOST], user_keys=["nothing", "thread_id"]
+    )
+    text = await page(site, "")
+    assert "Only threads of this user" not in text
+    assert '<th scope="col">User</th>' not in text
+    with pytest.raises(TypeError, match="metadata keys"):
+        app(filled, user_keys="user")
 
 
 async def test_words_are_found_in_all_threads_and_marked(site: Any) -> None:
@@ -185,7 +198,17 @@ async def test_nothing_that_is_stored_becomes_markup(site: Any) -> None:
 
 
 async def test_ids_are_taken_exactly_as_they_are_stored() -> None:
-    ids = [" spaces ", "-rf", "a\r\nX: y", "../../etc", "//elsewhere", "a b+c%2f&x=1#f", "lone \ud800", "{{7*7}}", "l" * 3000]
+    ids = [
+        " spaces ",
+        "-rf",
+        "a\r\nX: y",
+        "../../etc",
+        "//elsewhere",
+        "a b+c%2f&x=1#f",
+        "lone \ud800",
+        "{{7*7}}",
+        "l" * 3000,
+    ]
 
     def write() -> threadkeep.Keep:
         keep = threadkeep.open("memory://")

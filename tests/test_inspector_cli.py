@@ -51,7 +51,10 @@ def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_
         assert process.wait(30) == 0
 
 
-async def test_what_a_page_shows_as_code_can_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_a_page_shows_as_code_can_be_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     url, thread = f"sqlite:///{tmp_path}/agents.db", "-ada's thread"
 
     def fill() -> threadkeep.Keep:
@@ -63,14 +66,23 @@ async def test_what_a_page_shows_as_code_can_be_run(tmp_path: Path, capsys: pyte
 
     keep = await asyncio.to_thread(fill)
     shown = await asyncio.to_thread(inspector, Inspected(keep, url=url), authorize=always, allowed_hosts=[HOST])
-    everything = {"q": "ADA", "metadata": "user=\"7\"", "label": "a b", "archived": "hide", "order": "bytes", "kind": "graph"}
+    everything = {
+        "q": "ADA",
+        "metadata": 'user="7"',
+        "label": "a b",
+        "archived": "hide",
+        "order": "bytes",
+        "kind": "graph",
+    }
     one = {"thread": thread}
     for path, query in (
         ("", everything), ("search", {"q": "lamp"}), ("waiting", {}), ("thread", one), ("checkpoint", one), ("flow", one),
         ("diff", {**one, "a": "latest~1"}), ("blame", {**one, "path": "messages"}), ("branches", one), ("usage", one),
-        ("sizes", {}), ("sizes", one), ("health", {**one, "kind": "graph"}),
+        ("sizes", {}), ("health", {**one, "kind": "graph"}),
     ):  # fmt: skip
-        python, command = map(html.unescape, re.findall(r"<pre[^>]*><code>([^<]*)", await page(shown, path, **query))[-3:][:2])
+        text = await page(shown, path, **query)
+        snippet = text[text.index("Get this in code") :]
+        python, command, *_ = map(html.unescape, re.findall(r"<pre[^>]*><code>([^<]*)", snippet))
         assert await asyncio.to_thread(run, shlex.split(command)[1:]) == 0, command
         printed = capsys.readouterr().out
         assert path or thread in printed

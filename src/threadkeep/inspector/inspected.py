@@ -15,10 +15,16 @@ from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.query import Query, json_or_text
 from threadkeep.inspector.redaction import Redaction
 
+USER_KEYS = ("user_id", "user")
+"""Keys of metadata that usually name a user."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A Keep to show. `url` is None if it is not known; `graph` is a builder that continues threads in write mode."""
+    """A Keep to show. `url` is None if it is not known; `graph` is a builder that continues threads in write mode.
+
+    The first of the metadata keys `user_keys` that a thread has names its user.
+    """
 
     keep: Keep
     url: str | None = None
@@ -26,6 +32,7 @@ class Inspected:
     redaction: Redaction = field(default_factory=Redaction)
     graph: Any = None
     foreign: ForeignStorage | None = None
+    user_keys: tuple[str, ...] = USER_KEYS
 
     @property
     def name(self) -> str:
