@@ -6,6 +6,7 @@ import asyncio
 import html
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import demo_storage
 import sample_keep
 import threadkeep
 from inspectors import HOST, always, client, page
-from threadkeep.inspector import app
+from threadkeep.inspector import app, time_axis
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.redaction import HIDDEN, Redaction
@@ -93,6 +94,24 @@ async def test_a_thread_is_drawn_with_a_row_for_each_checkpoint(site: Any, fille
         assert text.count('class="chip latest"') == 1
     assert "before the refund" in await page(site, "thread", **ADA, view=view)
     assert 'class="dot error' in await page(site, "thread", thread="research/comets", view=view)
+
+
+async def test_the_bars_of_a_timeline_end_when_tasks_ended(site: Any, filled: threadkeep.Keep) -> None:
+    tree = await filled.atree("research/tides")
+    fans_out = next(each for each in tree.checkpoints if each.nodes == ("search",))
+    assert len(fans_out.ended) == 3
+    assert list(fans_out.ended) == sorted(fans_out.ended)
+    assert fans_out.ended[0] > fans_out.time
+    (bar,) = [bar for bar, info in zip(bars_of(tree), tree.checkpoints, strict=True) if info == fans_out]
+    assert bar.seconds == (fans_out.ended[-1] - fans_out.time).total_seconds()
+    waits = await filled.atree("support/ada")
+    asked = next(each for each in waits.checkpoints if each.interrupted and not each.tag)
+    assert asked.ended
+    assert 'class="span' in await page(site, "thread", thread="research/tides", view="timeline")
+
+
+def bars_of(tree: Any) -> list[time_axis.Bar]:
+    return time_axis.bars(tree, [SimpleNamespace(info=info) for info in tree.checkpoints])
 
 
 async def test_a_checkpoint_shows_its_chat_with_results_in_their_calls_and_everything_else(site: Any) -> None:
@@ -172,6 +191,17 @@ async def test_sizes_and_health_show_what_the_verbs_say(site: Any, filled: threa
     assert "Nothing was changed" in measured
     assert (await filled.astats()).checkpoints == totals.checkpoints, "a preview of a policy changes nothing"
     assert "No problems" in await page(site, "health", verify=1)
+
+
+async def test_a_checkpoint_is_measured_by_channel_and_write(site: Any, filled: threadkeep.Keep) -> None:
+    checkpoint = (await filled.asizes(thread_id="support/ada", checkpoint_id="latest~1")).checkpoint
+    text = await page(site, "sizes", **ADA, id="latest~1")
+    for each in checkpoint.by_channel:
+        assert f'class="id">{each.channel}</th>' in text
+    assert "new in this checkpoint" in text
+    assert "close" in text, "what wrote on it"
+    assert "retention policy" not in text
+    assert f"/sizes?id={checkpoint.id}&amp;thread=support%2Fada" in await page(site, "checkpoint", **ADA, id="latest~1")
 
 
 async def test_memories_are_shown_by_namespace_search_and_filter_with_their_time_to_live(site: Any) -> None:

@@ -199,9 +199,14 @@ async def test_a_graph_answers_an_interrupt_and_updates_the_state(conversation: 
     site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
     async with client(site) as http:
         assert "Answer" in (await http.get("/waiting")).text
+        assert "Answer…" in (await http.get("/checkpoint", params=ADA)).text
+        assert "Answer…" not in (await http.get("/checkpoint", params={**ADA, "id": "latest~1"})).text
+        asked = await http.get("/change", params={**ADA, "action": "answer"})
+        assert "Refund $129.00 for order A-1041?" in asked.text, "the question is there when one answers it"
         answered = await send(http, action="answer", value="yes")
         assert answered.status_code == 303, answered.text
         assert (await conversation.ashow("support/ada")).values["refund"]["approved"] == "yes"
+        assert "Nothing waits" in (await http.get("/change", params={**ADA, "action": "answer"})).text
         await send(http, action="update", value='{"customer": {"name": "Eve"}}', node="agent")
         assert (await conversation.ashow("support/ada")).values["customer"] == {"name": "Eve"}
 

@@ -46,7 +46,10 @@ def bars(tree: Tree, rows: Sequence[Row]) -> list[Bar]:
         ended = [time for time in row.info.ended if time > row.info.time]
         spans.append((row.info.time, ended[-1] if ended else follower))
     place = _places(
-        time for row, span in zip(rows, spans, strict=True) for time in (*span, *_between(row, span)) if time is not None
+        time
+        for row, span in zip(rows, spans, strict=True)
+        for time in (*span, *_between(row, span))
+        if time is not None
     )
     found = []
     for row, (start, end) in zip(rows, spans, strict=True):
