@@ -26,7 +26,7 @@ from measuring import medians
 from threadkeep.cli import app as cli
 from threadkeep.inspector.application import app
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 def main() -> None:

@@ -304,6 +304,19 @@ async def test_a_large_value_and_a_long_thread_are_sent_in_slices(keep: threadke
     assert "x" * 50_000 in await page(site, "value", thread="long", path="text")
 
 
+async def test_a_tree_is_read_again_when_its_thread_has_changed(keep: threadkeep.Keep) -> None:
+    chain = checkpoint_chains.Chain(keep.checkpointer, "grows")
+    await asyncio.to_thread(chain.put, {"n": 1})
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    assert len(re.findall("<li data-row", await page(site, "thread", thread="grows"))) == 1
+    await asyncio.to_thread(chain.put, {"n": 2})
+    assert len(re.findall("<li data-row", await page(site, "thread", thread="grows"))) == 2
+    await keep.atag("grows", "latest", "golden")
+    assert "golden" in await page(site, "thread", thread="grows")
+    await keep.adelete("grows")
+    await page(site, "thread", 404, thread="grows")
+
+
 async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.Keep) -> None:
     shown = Inspected(filled, redaction=Redaction(r"sk-demo-\w+|LAMP-\d|Ada"))
     site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])

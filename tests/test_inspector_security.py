@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
 import demo_storage
@@ -79,6 +80,26 @@ async def test_other_hosts_get_nothing(conversation: threadkeep.Keep) -> None:
     ):  # fmt: skip
         async with client(site, headers={"host": host}) as http:
             assert (await http.get("/")).status_code == status, host
+
+
+async def test_hosts_are_a_list_of_names_with_or_without_a_port(conversation: threadkeep.Keep) -> None:
+    with pytest.raises(TypeError, match="list of names"):
+        app(conversation, authorize=always, allowed_hosts=HOST)
+    site = await asyncio.to_thread(app, conversation, authorize=always, allowed_hosts=[f"{HOST.upper()}:8000"])
+    await page(site, "")
+
+
+async def test_nothing_is_shown_if_authorize_fails(conversation: threadkeep.Keep) -> None:
+    def fails(_request: Any) -> bool:
+        raise HTTPException(401, "log in first")
+
+    site = await asyncio.to_thread(app, conversation, authorize=fails, allowed_hosts=[HOST])
+    outer = Starlette(routes=[Mount("/threads", app=site)])
+    assert await page(outer, "threads/", 401) == "log in first", "the outer application answers"
+    async with client(site) as http:
+        alone = await http.get("/")
+    assert alone.status_code == 500
+    assert "support/ada" not in alone.text
 
 
 @pytest.mark.parametrize("path", ["/", "/thread?thread=support/ada", "/nowhere", "/static/script.js"])

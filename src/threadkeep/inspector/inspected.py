@@ -14,6 +14,7 @@ from threadkeep.engine.identity import GRAPH
 from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.query import Query, json_or_text
 from threadkeep.inspector.redaction import Redaction
+from threadkeep.inspector.trees import Trees
 
 USER_KEYS = ("user_id", "user")
 """Keys of metadata that usually name a user."""
@@ -33,6 +34,11 @@ class Inspected:
     graph: Any = None
     foreign: ForeignStorage | None = None
     user_keys: tuple[str, ...] = USER_KEYS
+    trees: Trees = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without trees."""
+        object.__setattr__(self, "trees", Trees(self.keep))
 
     @property
     def name(self) -> str:
