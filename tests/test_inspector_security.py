@@ -84,7 +84,7 @@ async def test_other_hosts_get_nothing(conversation: threadkeep.Keep) -> None:
 
 async def test_hosts_are_a_list_of_names_with_or_without_a_port(conversation: threadkeep.Keep) -> None:
     with pytest.raises(TypeError, match="list of names"):
-        app(conversation, authorize=always, allowed_hosts=HOST)
+        await asyncio.to_thread(app, conversation, authorize=always, allowed_hosts=HOST)
     site = await asyncio.to_thread(app, conversation, authorize=always, allowed_hosts=[f"{HOST.upper()}:8000"])
     await page(site, "")
 
