@@ -26,7 +26,7 @@ from measuring import medians
 from threadkeep.cli import app as cli
 from threadkeep.inspector.application import app
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 def main() -> None:
@@ -34,15 +34,26 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=100_000)
     parser.add_argument("--checkpoints", type=int, default=10_000)
     options = parser.parse_args()
+    page_of_threads = ["threads", "--limit", "50"]
     table = Table("ms", "page", "command", "page / command")
     with tempfile.TemporaryDirectory() as folder:
         many = make_file(Path(folder) / "many.db", options.threads, 1)
         long = make_file(Path(folder) / "long.db", 1, options.checkpoints)
         for name, url, path, command in (
-            (f"the first of {options.threads:,} threads", many, "/", ["threads"]),
-            ("the largest of them", many, "/?order=bytes", ["threads", "--sort", "bytes"]),
-            ("a search among them", many, "/?q=t777", ["threads", "--search", "t777"]),
+            (f"the first of {options.threads:,} threads", many, "/", page_of_threads),
+            ("the largest of them", many, "/?order=bytes", [*page_of_threads, "--order", "bytes"]),
+            ("a search among them", many, "/?q=t777", [*page_of_threads, "--contains", "t777"]),
+            ("those that wait", many, "/?status=interrupted", [*page_of_threads, "--status", "interrupted"]),
             (f"the tree of {options.checkpoints:,} checkpoints", long, "/thread?thread=t", ["tree", "t"]),
+            ("its end", long, f"/thread?thread=t&from={options.checkpoints - 200}", ["tree", "t"]),
+            ("its timeline", long, "/thread?thread=t&view=timeline", ["tree", "t"]),
+            ("its middle in the slider", long, f"/play?thread=t&at={options.checkpoints // 2}", ["tree", "t"]),
+            (
+                "its first and last compared",
+                long,
+                f"/diff?thread=t&a=latest~{options.checkpoints - 1}",
+                ["diff", "t", f"latest~{options.checkpoints - 1}", "latest"],
+            ),
             ("its latest checkpoint", long, "/checkpoint?thread=t", ["show", "t"]),
         ):
             with threadkeep.open(url, read_only=True) as keep:

@@ -332,6 +332,22 @@ def test_a_metadata_filter_looks_at_the_newest_root_checkpoint_only(keep: thread
         assert keep.threads(metadata=wanted) == [], wanted
 
 
+def test_a_list_shows_metadata_of_the_newest_root_checkpoint(keep: threadkeep.Keep) -> None:
+    chain = Chain(keep.checkpointer)
+    chain.put({}, user="ada", tags=["x"])
+    chain.put({}, user="bob", tags=["y"])
+    Chain(keep.checkpointer, "large").put({}, user="u" * 600_000)
+    Chain(keep.checkpointer, "other").put({})
+    listed = {each.id: each for each in keep.threads(columns=["user", "tags", "nothing"])}
+    assert listed["t"].metadata == {"user": "bob", "tags": ["y"]}
+    assert listed["large"].metadata == listed["other"].metadata == {}
+    assert keep.threads() == keep.threads(columns=["user"]), "it is no part of what makes threads equal"
+    listed["t"].metadata["tags"].append("z")
+    assert keep.threads(columns=["tags"], prefix="t")[0].metadata == {"tags": ["y"]}
+    with pytest.raises(TypeError, match="columns"):
+        keep.threads(columns="user")
+
+
 def test_a_metadata_filter_sees_parents_as_it_does_in_list(keep: threadkeep.Keep) -> None:
     Chain(keep.checkpointer).put({}, parents={"": "1"})
     assert list_ids(keep.checkpointer, "t", filter={"parents": {"": "1"}}) == ["00000000"]

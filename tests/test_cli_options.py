@@ -28,7 +28,13 @@ COMMON = {"url", "tenant", "json", "keys", "timeout", "no_pager"}
 OUTPUT = {"ids", "full_ids", "last"}
 """Options that only say how a result is printed."""
 ASKING = {"yes"}
-NAMES = {"thread": "thread_id", "threads": "thread_id", "checkpoint": "checkpoint_id", "label": "labels"}
+NAMES = {
+    "thread": "thread_id",
+    "threads": "thread_id",
+    "checkpoint": "checkpoint_id",
+    "label": "labels",
+    "column": "columns",
+}
 """What commands call parameters that have another name in Python."""
 VERBS: dict[str, list[Callable[..., Any]]] = {
     "backup": [threadkeep.backup],

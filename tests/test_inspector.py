@@ -6,6 +6,7 @@ import asyncio
 import html
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import demo_storage
 import sample_keep
 import threadkeep
 from inspectors import HOST, always, client, page
-from threadkeep.inspector import app
+from threadkeep.inspector import app, time_axis
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.redaction import HIDDEN, Redaction
@@ -51,7 +52,20 @@ async def test_the_first_page_lists_threads_of_both_kinds_and_filters_them(site:
     assert set(shown_ids(await page(site, "", label="refund"))) == {"support/ada", "support/linus"}
     assert shown_ids(await page(site, "", archived="only")) == []
     assert "No threads match" in await page(site, "", q="nothing like it")
+    assert 'title="Only threads of this user">grace</a>' in await page(site, "")
+    assert shown_ids(await page(site, "", metadata='{"user": "grace"}')) == ["support/grace"], "the link of a user"
     assert "KEY=VALUE" in await page(site, "", 400, metadata="grace")
+
+
+async def test_the_keys_that_name_a_user_can_be_chosen(filled: threadkeep.Keep) -> None:
+    site = await asyncio.to_thread(
+        app, filled, authorize=always, allowed_hosts=[HOST], user_keys=["nothing", "thread_id"]
+    )
+    text = await page(site, "")
+    assert "Only threads of this user" not in text
+    assert '<th scope="col">User</th>' not in text
+    with pytest.raises(TypeError, match="metadata keys"):
+        app(filled, user_keys="user")
 
 
 async def test_words_are_found_in_all_threads_and_marked(site: Any) -> None:
@@ -80,6 +94,24 @@ async def test_a_thread_is_drawn_with_a_row_for_each_checkpoint(site: Any, fille
         assert text.count('class="chip latest"') == 1
     assert "before the refund" in await page(site, "thread", **ADA, view=view)
     assert 'class="dot error' in await page(site, "thread", thread="research/comets", view=view)
+
+
+async def test_the_bars_of_a_timeline_end_when_tasks_ended(site: Any, filled: threadkeep.Keep) -> None:
+    tree = await filled.atree("research/tides")
+    fans_out = next(each for each in tree.checkpoints if each.nodes == ("search",))
+    assert len(fans_out.ended) == 3
+    assert list(fans_out.ended) == sorted(fans_out.ended)
+    assert fans_out.ended[0] > fans_out.time
+    (bar,) = [bar for bar, info in zip(bars_of(tree), tree.checkpoints, strict=True) if info == fans_out]
+    assert bar.seconds == (fans_out.ended[-1] - fans_out.time).total_seconds()
+    waits = await filled.atree("support/ada")
+    asked = next(each for each in waits.checkpoints if each.interrupted and not each.tag)
+    assert asked.ended
+    assert 'class="span' in await page(site, "thread", thread="research/tides", view="timeline")
+
+
+def bars_of(tree: Any) -> list[time_axis.Bar]:
+    return time_axis.bars(tree, [SimpleNamespace(info=info) for info in tree.checkpoints])
 
 
 async def test_a_checkpoint_shows_its_chat_with_results_in_their_calls_and_everything_else(site: Any) -> None:
@@ -161,6 +193,17 @@ async def test_sizes_and_health_show_what_the_verbs_say(site: Any, filled: threa
     assert "No problems" in await page(site, "health", verify=1)
 
 
+async def test_a_checkpoint_is_measured_by_channel_and_write(site: Any, filled: threadkeep.Keep) -> None:
+    checkpoint = (await filled.asizes(thread_id="support/ada", checkpoint_id="latest~1")).checkpoint
+    text = await page(site, "sizes", **ADA, id="latest~1")
+    for each in checkpoint.by_channel:
+        assert f'class="id">{each.channel}</th>' in text
+    assert "new in this checkpoint" in text
+    assert "close" in text, "what wrote on it"
+    assert "retention policy" not in text
+    assert f"/sizes?id={checkpoint.id}&amp;thread=support%2Fada" in await page(site, "checkpoint", **ADA, id="latest~1")
+
+
 async def test_memories_are_shown_by_namespace_search_and_filter_with_their_time_to_live(site: Any) -> None:
     everything = await page(site, "memories")
     assert "1 h left" in everything or "2 h left" in everything
@@ -182,6 +225,37 @@ async def test_nothing_that_is_stored_becomes_markup(site: Any) -> None:
     checkpoint = await page(site, "checkpoint", thread=thread)
     assert "&lt;script&gt;" in checkpoint, "it is shown as text"
     assert 'src="data:image/png;base64,' in checkpoint, "a picture in the message itself is shown"
+
+
+async def test_ids_are_taken_exactly_as_they_are_stored() -> None:
+    ids = [
+        " spaces ",
+        "-rf",
+        "a\r\nX: y",
+        "../../etc",
+        "//elsewhere",
+        "a b+c%2f&x=1#f",
+        "lone \ud800",
+        "{{7*7}}",
+        "l" * 3000,
+    ]
+
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open("memory://")
+        for id in ids:
+            checkpoint_chains.Chain(keep.checkpointer, id).put({"n": 1})
+        return keep
+
+    keep = await asyncio.to_thread(write)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    links = re.findall(r'<a class="id" href="/thread([^"]*)"', await page(site, "", order="id"))
+    assert len(links) == len(ids)
+    async with client(site) as http:
+        for link in map(html.unescape, links):
+            for path in ("thread", "checkpoint", "play", "flow", "branches", "usage", "sizes", "health", "export"):
+                assert (await http.get(f"/{path}{link}")).status_code == 200, (path, link)
+    await page(site, "thread", 404, thread=b"\xff")
+    await keep.aclose()
 
 
 async def test_errors_are_pages_that_say_what_is_wrong(site: Any) -> None:
@@ -228,6 +302,19 @@ async def test_a_large_value_and_a_long_thread_are_sent_in_slices(keep: threadke
     assert len(await page(site, "checkpoint", thread="long")) < 100_000
     assert ">4999<" in await page(site, "value", thread="long", path="numbers", **{"from": 4_950})
     assert "x" * 50_000 in await page(site, "value", thread="long", path="text")
+
+
+async def test_a_tree_is_read_again_when_its_thread_has_changed(keep: threadkeep.Keep) -> None:
+    chain = checkpoint_chains.Chain(keep.checkpointer, "grows")
+    await asyncio.to_thread(chain.put, {"n": 1})
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    assert len(re.findall("<li data-row", await page(site, "thread", thread="grows"))) == 1
+    await asyncio.to_thread(chain.put, {"n": 2})
+    assert len(re.findall("<li data-row", await page(site, "thread", thread="grows"))) == 2
+    await keep.atag("grows", "latest", "golden")
+    assert "golden" in await page(site, "thread", thread="grows")
+    await keep.adelete("grows")
+    await page(site, "thread", 404, thread="grows")
 
 
 async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.Keep) -> None:

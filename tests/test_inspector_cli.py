@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import html
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,54 @@ def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_
         assert ">t</a>" in answer.text
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+async def test_what_a_page_shows_as_code_can_be_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    url, thread = f"sqlite:///{tmp_path}/agents.db", "-ada's thread"
+
+    def fill() -> threadkeep.Keep:
+        keep = threadkeep.open(url, tenant="acme")
+        graph = demo_storage.support().compile(checkpointer=keep.checkpointer)
+        graph.invoke({"messages": [("human", "hello lamp")]}, demo_storage.config(thread, "7"))
+        keep.describe(thread, labels=["a b"])
+        return keep
+
+    keep = await asyncio.to_thread(fill)
+    shown = await asyncio.to_thread(inspector, Inspected(keep, url=url), authorize=always, allowed_hosts=[HOST])
+    everything = {
+        "q": "ADA",
+        "metadata": 'user="7"',
+        "label": "a b",
+        "archived": "hide",
+        "order": "bytes",
+        "kind": "graph",
+    }
+    one = {"thread": thread}
+    for path, query in (
+        ("", everything), ("search", {"q": "lamp"}), ("waiting", {}), ("thread", one), ("checkpoint", one), ("flow", one),
+        ("diff", {**one, "a": "latest~1"}), ("blame", {**one, "path": "messages"}), ("branches", one), ("usage", one),
+        ("sizes", {}), ("health", {**one, "kind": "graph"}),
+    ):  # fmt: skip
+        text = await page(shown, path, **query)
+        snippet = text[text.index("Get this in code") :]
+        python, command, *_ = map(html.unescape, re.findall(r"<pre[^>]*><code>([^<]*)", snippet))
+        assert await asyncio.to_thread(run, shlex.split(command)[1:]) == 0, command
+        printed = capsys.readouterr().out
+        assert path or thread in printed
+        await asyncio.to_thread(exec, python, {})
+        assert capsys.readouterr().out
+    await keep.aclose()
+
+
+async def test_an_export_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with threadkeep.open("memory://") as keep:
+        site = await asyncio.to_thread(inspector, Inspected(keep), authorize=always, allowed_hosts=[HOST])
+        await page(site, "export", 404, thread="nobody")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

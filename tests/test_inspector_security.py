@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
 import demo_storage
@@ -81,6 +82,26 @@ async def test_other_hosts_get_nothing(conversation: threadkeep.Keep) -> None:
             assert (await http.get("/")).status_code == status, host
 
 
+async def test_hosts_are_a_list_of_names_with_or_without_a_port(conversation: threadkeep.Keep) -> None:
+    with pytest.raises(TypeError, match="list of names"):
+        await asyncio.to_thread(app, conversation, authorize=always, allowed_hosts=HOST)
+    site = await asyncio.to_thread(app, conversation, authorize=always, allowed_hosts=[f"{HOST.upper()}:8000"])
+    await page(site, "")
+
+
+async def test_nothing_is_shown_if_authorize_fails(conversation: threadkeep.Keep) -> None:
+    def fails(_request: Any) -> bool:
+        raise HTTPException(401, "log in first")
+
+    site = await asyncio.to_thread(app, conversation, authorize=fails, allowed_hosts=[HOST])
+    outer = Starlette(routes=[Mount("/threads", app=site)])
+    assert await page(outer, "threads/", 401) == "log in first", "the outer application answers"
+    async with client(site) as http:
+        alone = await http.get("/")
+    assert alone.status_code == 500
+    assert "support/ada" not in alone.text
+
+
 @pytest.mark.parametrize("path", ["/", "/thread?thread=support/ada", "/nowhere", "/static/script.js"])
 async def test_every_answer_has_the_headers_that_keep_a_page_to_itself(readable: Any, path: str) -> None:
     async with client(readable) as http:
@@ -123,6 +144,8 @@ async def test_the_token_of_the_link_becomes_a_cookie_and_leaves_the_address(con
         assert "SameSite=strict" in cookie
         assert token.token not in cookie
         assert (await http.get(entered.headers["location"])).status_code == 200
+        elsewhere = await http.get(f"http://{HOST}//evil.example/x", params={"token": token.token})
+        assert elsewhere.headers["location"] == "/evil.example/x"
     async with client(site, cookies={"threadkeep-8123": token.token}) as http:
         assert (await http.get("/")).status_code == 401, "the token itself is not the cookie"
 
@@ -197,9 +220,14 @@ async def test_a_graph_answers_an_interrupt_and_updates_the_state(conversation: 
     site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
     async with client(site) as http:
         assert "Answer" in (await http.get("/waiting")).text
+        assert "Answer…" in (await http.get("/checkpoint", params=ADA)).text
+        assert "Answer…" not in (await http.get("/checkpoint", params={**ADA, "id": "latest~1"})).text
+        asked = await http.get("/change", params={**ADA, "action": "answer"})
+        assert "Refund $129.00 for order A-1041?" in asked.text, "the question is there when one answers it"
         answered = await send(http, action="answer", value="yes")
         assert answered.status_code == 303, answered.text
         assert (await conversation.ashow("support/ada")).values["refund"]["approved"] == "yes"
+        assert "Nothing waits" in (await http.get("/change", params={**ADA, "action": "answer"})).text
         await send(http, action="update", value='{"customer": {"name": "Eve"}}', node="agent")
         assert (await conversation.ashow("support/ada")).values["customer"] == {"name": "Eve"}
 

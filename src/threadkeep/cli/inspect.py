@@ -53,6 +53,15 @@ def inspect(
     redact: Annotated[
         str | None, typer.Option("--redact", metavar="PATTERN", help="Hide what matches this regular expression.")
     ] = None,
+    user_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user-key",
+            metavar="KEY",
+            help="Metadata key that names a thread's user. May be repeated. Default: user_id, user.",
+            show_default=False,
+        ),
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
     url: Url = None,
     tenant: Tenant = "",
@@ -66,7 +75,7 @@ def inspect(
         raise ValueError("--graph needs --write")
     try:
         from threadkeep.inspector.graphs import load_graph  # noqa: PLC0415 - the inspector is an extra
-        from threadkeep.inspector.inspected import Inspected, without_password  # noqa: PLC0415
+        from threadkeep.inspector.inspected import USER_KEYS, Inspected, without_password  # noqa: PLC0415
         from threadkeep.inspector.redaction import Redaction  # noqa: PLC0415
         from threadkeep.inspector.serve import listen  # noqa: PLC0415
     except ImportError as error:
@@ -81,6 +90,7 @@ def inspect(
             redaction=redaction,
             graph=load_graph(graph, keep) if graph is not None else None,
             foreign=foreign,
+            user_keys=tuple(user_key or USER_KEYS),
         )
         mode = "changes allowed" if shown.write else "read-only"
         with listen(shown, host=host, port=port) as server:

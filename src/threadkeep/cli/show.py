@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from shlex import quote
 from typing import Annotated, Any
@@ -107,6 +107,10 @@ def threads(
         ),
     ] = None,
     kind: KindFilter = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="KEY", help="Also print this key of the metadata. May be repeated."),
+    ] = None,
     ids: Ids = False,
     url: Url = None,
     tenant: Tenant = "",
@@ -127,13 +131,14 @@ def threads(
             contains=contains,
             labels=label,
             archived=archived,
+            columns=column or (),
         )
         found = _all_threads(read, None if after is None else _thread(keep, after, after_kind or kind), limit)
         more = _next_page(keep, found[-1], kind) if found and len(found) == limit else ""
     if ids:
         print_ids(dict.fromkeys(each.id for each in found), as_json=json)
     else:
-        print_result(found, _thread_lines(found, more, order), as_json=json)
+        print_result(found, _thread_lines(found, more, order, column or ()), as_json=json)
 
 
 def _all_threads(
@@ -164,15 +169,26 @@ def _next_page(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | N
     return options if kind is not None or len(kinds) < 2 else f"{options} --after-kind {last.kind}"
 
 
-def _thread_lines(found: list[threadkeep.ThreadInfo], more: str, order: str) -> Iterator[RenderableType]:
+def _thread_lines(
+    found: list[threadkeep.ThreadInfo], more: str, order: str, columns: Iterable[str]
+) -> Iterator[RenderableType]:
     if not found:
         yield "no threads"
         return
     left_out = _left_out(found, order) if is_terminal() and console().width < _NARROW else []
     names = [name for name in _THREAD_COLUMNS if name not in left_out]
-    rows = ([_THREAD_COLUMNS[name](info) for name in names] for info in found)
+    metadata = dict.fromkeys(columns)
+    rows = (
+        [*(_THREAD_COLUMNS[name](info) for name in names), *(_metadata_cell(info, key) for key in metadata)]
+        for info in found
+    )
     right = ("checkpoints", "writes", "size", "step")
-    yield table(names, rows, right=right, no_wrap=[name for name in names if name not in ("thread", "title")])
+    yield table(
+        [*names, *map(one_line, metadata)],
+        rows,
+        right=right,
+        no_wrap=[name for name in names if name not in ("thread", "title")],
+    )
     if left_out:
         yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
     if more:
@@ -192,6 +208,11 @@ def _title(info: threadkeep.ThreadInfo) -> Text:
     labels = ", ".join(map(one_line, info.labels))
     text.append(f" [{labels}]" if labels else "", "cyan")
     return text.append(" (archived)" if info.archived else "", "dim")
+
+
+def _metadata_cell(info: threadkeep.ThreadInfo, key: str) -> str:
+    value = info.metadata.get(key, "")
+    return shorten(one_line(value if isinstance(value, str) else as_json_text(value)), _WIDTH)
 
 
 _THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {

@@ -5,6 +5,7 @@
     link_token.py   the token in the link that the command opens
     csrf.py         tokens that a form of the write mode must carry
     inspected.py    what is shown: a Keep, its name, what is redacted
+    trees.py        trees of threads that were shown lately
     foreign.py      databases of other savers, read into the memory of this process
     pages/          one module for each page: from a query to the data that its template shows
     rendering.py    the templates, and the filters and links that they use

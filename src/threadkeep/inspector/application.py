@@ -20,7 +20,7 @@ from threadkeep import Keep
 from threadkeep.errors import Corrupt, Missing, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.inspector import csrf
 from threadkeep.inspector.guard import Authorize, Guard
-from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.inspected import USER_KEYS, Inspected
 from threadkeep.inspector.pages import (
     blame,
     branches,
@@ -42,6 +42,7 @@ from threadkeep.inspector.pages import (
 )
 from threadkeep.inspector.query import Query
 from threadkeep.inspector.rendering import Links, environment
+from threadkeep.jobs.catalogue import as_columns
 
 PAGES = {
     "": threads,
@@ -71,17 +72,20 @@ def app(
     write: bool = False,
     authorize: Authorize | None = None,
     allowed_hosts: Iterable[str] | None = None,
+    user_keys: Iterable[str] = USER_KEYS,
 ) -> ASGIApp:
     """Return an ASGI application that shows what a Keep stores, for its tenant only. It can be mounted below a path.
 
     `authorize` is called with each request (Starlette's), and may be async; only True lets it pass. Without it, every
     request is refused. `allowed_hosts` are the names in the Host header that are served, by default only this machine's
-    (`127.0.0.1`, `localhost`, `[::1]`); `*` means any. `write` adds pages that change threads. ValueError for `write`
-    without `authorize`. The Keep remains yours to close.
+    (`127.0.0.1`, `localhost`, `[::1]`); `*` means any. `write` adds pages that change threads. `user_keys` are keys of
+    metadata: the first of them that a thread has names its user. ValueError for `write` without `authorize`. The Keep
+    remains yours to close.
     """
     if write and authorize is None:
         raise ValueError("write=True needs authorize=: a function that decides who may change threads")
-    return inspector(Inspected(keep, write=write), authorize=authorize, allowed_hosts=allowed_hosts)
+    shown = Inspected(keep, write=write, user_keys=as_columns(user_keys))
+    return inspector(shown, authorize=authorize, allowed_hosts=allowed_hosts)
 
 
 def inspector(shown: Inspected, *, authorize: Authorize | None, allowed_hosts: Iterable[str] | None = None) -> ASGIApp:
@@ -134,7 +138,7 @@ class _Site:
         """Ask before a change, and make it when the form comes back."""
         cookie, token = self._forms.issue(request)
         if request.method == "POST":
-            form = Query(parse_qs((await _body(request)).decode(), keep_blank_values=True))
+            form = Query(_fields((await _body(request)).decode("utf-8", "replace")))
             problem = self._forms.problem(request, form.text(csrf.FIELD))
             if problem is not None:
                 raise HTTPException(403, problem)
@@ -169,7 +173,15 @@ def _links(request: Request) -> Links:
 
 
 def _query_of(request: Request) -> Query:
-    return Query(parse_qs(request.scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+    return Query(_fields(request.scope["query_string"].decode("ascii", "replace")))
+
+
+def _fields(text: str) -> dict[str, list[str]]:
+    """The fields of a query or a form. An id may have lone surrogates, as links write them."""
+    try:
+        return parse_qs(text, keep_blank_values=True, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return parse_qs(text, keep_blank_values=True)
 
 
 async def _body(request: Request) -> bytes:

@@ -46,7 +46,10 @@ class Guard:
     ) -> None:
         self._app = app
         self._authorize = authorize
-        self._hosts = {host.casefold() for host in (LOOPBACK if allowed_hosts is None else allowed_hosts)}
+        if isinstance(allowed_hosts, str):
+            raise TypeError(f"allowed_hosts must be a list of names, not {allowed_hosts!r}")
+        named = LOOPBACK if allowed_hosts is None else allowed_hosts
+        self._hosts = {_without_port(host).casefold() for host in named}
         self._methods = ("GET", "HEAD", "POST") if write else ("GET", "HEAD")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

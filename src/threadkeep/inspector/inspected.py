@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -10,13 +12,20 @@ from urllib.parse import urlsplit, urlunsplit
 from threadkeep import Keep
 from threadkeep.engine.identity import GRAPH
 from threadkeep.inspector.foreign import ForeignStorage
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import Query, json_or_text
 from threadkeep.inspector.redaction import Redaction
+from threadkeep.inspector.trees import Trees
+
+USER_KEYS = ("user_id", "user")
+"""Keys of metadata that usually name a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A Keep to show. `url` is None if it is not known; `graph` is a builder that continues threads in write mode."""
+    """A Keep to show. `url` is None if it is not known; `graph` is a builder that continues threads in write mode.
+
+    The first of the metadata keys `user_keys` that a thread has names its user.
+    """
 
     keep: Keep
     url: str | None = None
@@ -24,6 +33,12 @@ class Inspected:
     redaction: Redaction = field(default_factory=Redaction)
     graph: Any = None
     foreign: ForeignStorage | None = None
+    user_keys: tuple[str, ...] = USER_KEYS
+    trees: Trees = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without trees."""
+        object.__setattr__(self, "trees", Trees(self.keep))
 
     @property
     def name(self) -> str:
@@ -32,7 +47,7 @@ class Inspected:
 
     async def place(self, query: Query) -> Place:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
-        place = Place(query.required("thread"), query.optional("kind"), query.text("ns"), query.optional("id"))
+        place = Place(query.required("thread"), query.optional("kind"), query.text("ns"), query.id("id"))
         if self.foreign is not None:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
@@ -43,14 +58,21 @@ class Inspected:
         return found.kind if found is not None else None
 
     def snippet(self, verb: str, *args: str, **options: Any) -> Snippet:
-        """Return the call of a verb as Python and as a command. Their arguments have the same names and order."""
-        shown = {name: value for name, value in options.items() if value not in (None, "")}
+        """Return the call of a verb as Python and as a command. Their arguments have the same names and order.
+
+        A list is an option that is repeated, a dict one with KEY=VALUE.
+        """
+        shown = {name: value for name, value in options.items() if value not in (None, "", [], {})}
+        tenant = self.keep._session.tenant  # noqa: SLF001 - the same package
         call = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in shown.items())])
         where = self.name if self.url is not None else "..."
-        python = f"import threadkeep\n\nwith threadkeep.open({where!r}) as keep:\n    print(keep.{verb}({call}))"
-        flags = [part for name, value in shown.items() for part in (f"--{_FLAGS.get(name, name)}", str(value))]
+        of = f", tenant={tenant!r}" if tenant else ""
+        python = f"import threadkeep\n\nwith threadkeep.open({where!r}{of}) as keep:\n    print(keep.{verb}({call}))"
+        flags = [part for name, value in shown.items() for part in _flags(name, value)]
         flags += ["--url", self.name] if self.url is not None else []
-        return Snippet(python, shlex.join(["threadkeep", verb, *args, *flags]))
+        flags += ["--tenant", tenant] if tenant else []
+        words = [*flags, "--", *args] if any(arg.startswith("-") for arg in args) else [*args, *flags]
+        return Snippet(python, shlex.join(["threadkeep", verb, *words]))
 
 
 class Place(NamedTuple):
@@ -80,8 +102,23 @@ class Snippet(NamedTuple):
     cli: str
 
 
-_FLAGS = {"order": "sort", "contains": "search", "checkpoint_id": "checkpoint"}
+_FLAGS = {"checkpoint_id": "checkpoint", "labels": "label"}
 """Options of verbs that have another name in the command."""
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    """The option of a command that says the same as that of a verb."""
+    flag = f"--{_FLAGS.get(name, name)}"
+    if isinstance(value, bool):
+        return [flag if value else f"--not-{name}"]
+    if isinstance(value, Mapping):
+        return [part for key, inner in value.items() for part in (flag, f"{key}={_argument(inner)}")]
+    return [part for each in (value if isinstance(value, list) else [value]) for part in (flag, str(each))]
+
+
+def _argument(value: Any) -> str:
+    """A value of metadata as the command reads it: JSON, or a text that is not."""
+    return value if isinstance(value, str) and isinstance(json_or_text(value), str) else json.dumps(value)
 
 
 def without_password(url: str) -> str:

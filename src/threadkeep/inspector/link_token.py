@@ -30,8 +30,8 @@ class LinkToken:
         given = request.query_params.get(TOKEN, "")
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return None
-        response = RedirectResponse(
-            str(request.url.remove_query_params(TOKEN).replace(scheme="", netloc="")) or "/", 303
-        )
+        url = request.url.remove_query_params(TOKEN)
+        path = "/" + url.path.lstrip("/")  # two slashes would name another host
+        response = RedirectResponse(f"{path}?{url.query}" if url.query else path, 303)
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
         return response

@@ -22,6 +22,10 @@ class Query(NamedTuple):
         """Return a text; None if it is missing or empty."""
         return self.text(name).strip() or None
 
+    def id(self, name: str) -> str | None:
+        """Return an id, exactly as it is given; None if it is missing or empty."""
+        return self.text(name) or None
+
     def required(self, name: str) -> str:
         """Return a text that must be there."""
         if not self.fields.get(name):

@@ -17,6 +17,8 @@ from threadkeep.version import VERSION
 
 _NOW = 2
 """Seconds."""
+_MEASURABLE = 0.001
+"""Seconds: times are stored in milliseconds."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _MARKDOWN = (
     MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
@@ -98,6 +100,8 @@ def ago(time: datetime) -> str:
 
 def duration(seconds: float) -> str:
     """Return a length of time in its largest unit: 250 ms, 3 min, 2 d."""
+    if seconds < _MEASURABLE:
+        return "<1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)

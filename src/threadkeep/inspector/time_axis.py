@@ -23,28 +23,47 @@ _THINNEST = 4
 class Bar(NamedTuple):
     """The tasks that ran from a checkpoint: where the bar begins on the axis, how long it is, and in seconds.
 
-    `seconds` is None if nothing has followed yet.
+    `ends` is where each task but the last ended. `seconds` is None if nothing has followed yet.
     """
 
     start: int
     width: int
     seconds: float | None
+    ends: tuple[int, ...] = ()
 
 
 def bars(tree: Tree, rows: Sequence[Row]) -> list[Bar]:
-    """Return the bar of each row: from the checkpoint to the first one that followed it."""
+    """Return the bar of each row: from the checkpoint until its last task stored its writes.
+
+    If it has none, as in a CubeLoop thread, or their times are not after its own, until the first checkpoint that
+    followed it.
+    """
     time_of = {(each.ns, each.id): each.time for each in tree.checkpoints}
     spans: list[tuple[datetime, datetime | None]] = []
     for row in rows:
         followers = tree.children.get(row.info.ns, {}).get(row.info.id, ())
-        spans.append((row.info.time, min((time_of[row.info.ns, id] for id in followers), default=None)))
-    place = _places(time for span in spans for time in span if time is not None)
+        follower = min((time_of[row.info.ns, id] for id in followers), default=None)
+        ended = [time for time in row.info.ended if time > row.info.time]
+        spans.append((row.info.time, ended[-1] if ended else follower))
+    place = _places(
+        time
+        for row, span in zip(rows, spans, strict=True)
+        for time in (*span, *_between(row, span))
+        if time is not None
+    )
     found = []
-    for start, end in spans:
+    for row, (start, end) in zip(rows, spans, strict=True):
         width = max(place[end] - place[start], _THINNEST) if end is not None else _THINNEST
         left = min(place[start], WIDTH - width)
-        found.append(Bar(left, width, (end - start).total_seconds() if end is not None else None))
+        ends = tuple(sorted({place[time] for time in _between(row, (start, end))} - {place[start], left + width}))
+        found.append(Bar(left, width, (end - start).total_seconds() if end is not None else None, ends))
     return found
+
+
+def _between(row: Row, span: tuple[datetime, datetime | None]) -> list[datetime]:
+    """When tasks of a checkpoint ended, except for the last."""
+    start, end = span
+    return [time for time in row.info.ended if end is not None and start < time < end]
 
 
 def _places(times: Iterable[datetime]) -> dict[datetime, int]:

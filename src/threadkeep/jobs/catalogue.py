@@ -41,6 +41,7 @@ async def threads(
     labels: Iterable[str] | None = None,
     archived: bool | None = None,
     titles: bool = True,
+    columns: Iterable[str] = (),
 ) -> list[ThreadInfo]:
     """Return one page of threads, of both kinds unless `kind` is given.
 
@@ -52,7 +53,8 @@ async def threads(
     every checkpoint of a thread, hidden ones included. A damaged thread of which it is not known whether it matches is
     left out, and a warning on the logger `threadkeep.damage` names it. One round trip; more if `metadata` is not
     indexed, and one for each thread with `match="any"`. Titles of threads that were given none take up to three more
-    for each 500 threads, unless `titles` is False: then they are None.
+    for each 500 threads, unless `titles` is False: then they are None. `columns` are keys of metadata: each thread has
+    what its newest root checkpoint has for them in `metadata`, without a further round trip.
     """
     metadata_filter = as_filter(metadata)
     query = catalogue.query(
@@ -68,7 +70,9 @@ async def threads(
     )
     last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
     described = description.as_filter(labels, archived)
-    found = await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"), described)
+    found = await catalogue.list_threads(
+        query, metadata_filter, last_id, as_id(contains, "contains"), described, as_columns(columns)
+    )
     _warn(found.damaged)
     return await _with_titles(session, found.threads) if titles else found.threads
 
@@ -83,6 +87,14 @@ async def thread(
     """
     found = await catalogue.get_thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
     return (await _with_titles(session, [found]))[0] if found is not None and titles else found
+
+
+def as_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return checked keys of metadata. TypeError unless they are texts."""
+    keys = () if isinstance(columns, str) else tuple(columns)
+    if isinstance(columns, str) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"columns must be a list of metadata keys, not {columns!r}")
+    return keys
 
 
 def describe(

@@ -54,7 +54,7 @@ class CheckpointInfo:
 
     `nodes` ran from it and left `writes` writes on it. `updated` lists the channels that are stored differently than in
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
-    metadata.
+    metadata. `ended` is when each of the tasks that ran from it stored its writes, in this order.
 
     `interrupted` and `failed` say that a node which ran from it asked a person, or raised an error; also if that was
     answered or tried again later. Both are False in CubeLoop threads, which store no writes.
@@ -81,6 +81,7 @@ class CheckpointInfo:
     damaged: str | None = None
     interrupted: bool = False
     failed: bool = False
+    ended: tuple[datetime, ...] = ()
 
     @property
     def tag(self) -> str | None:
@@ -333,6 +334,7 @@ class ThreadReader:
             damaged="; ".join(self._damage((row.ns, row.id))) or None,
             interrupted=INTERRUPT in written,
             failed=ERROR in written,
+            ended=tuple(utc_time(time) for time in sorted(task.row.time for task in tasks)),
         )
 
     def _damage(self, key: CheckpointKey) -> Iterator[str]:

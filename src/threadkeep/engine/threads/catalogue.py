@@ -5,15 +5,16 @@ It reads thread rows only, unless metadata is compared with any checkpoint of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from threadkeep.engine.commit import new_row
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.lease import is_empty
-from threadkeep.engine.log.records import STATUSES, ThreadRow
+from threadkeep.engine.log.encoder import LargeValue
+from threadkeep.engine.log.records import STATUSES, ThreadRow, unpack_labels
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
 from threadkeep.engine.threads import description
 from threadkeep.engine.threads import metadata as checkpoint_metadata
@@ -41,6 +42,9 @@ class ThreadInfo:
     `title` is the text of the first human message, on one line and cut at 80 characters; None if there is none.
 
     The status `damaged` means that the thread's row is damaged: the other fields may be wrong, and `verify` says more.
+    `metadata` has what the newest root checkpoint has for the keys that were asked for, without large values; threads
+    that differ in nothing else are equal.
+
     `bytes` counts items and the bodies and references of rows, without the database's own overhead.
     """
 
@@ -58,6 +62,7 @@ class ThreadInfo:
     titled: bool = False
     labels: tuple[str, ...] = ()
     archived: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class ThreadPage(NamedTuple):
@@ -101,8 +106,9 @@ async def list_threads(
     after: str | None,
     contains: str = "",
     described: DescriptionFilter = EVERY_THREAD,
+    columns: Collection[str] = (),
 ) -> ThreadPage:
-    """Return a page of the catalogue, without derived titles.
+    """Return a page of the catalogue, without derived titles. `columns` are the keys of metadata to return.
 
     One round trip; one more to find `after` by its id; more if the filter is not indexed, and one for each thread if it
     is compared with any checkpoint. `contains` and `described` are never indexed: rows are read until the page is full
@@ -124,7 +130,7 @@ async def list_threads(
                 continue  # its lease was taken before anything was stored
             try:
                 if await _is_match(each, wanted, described, any_checkpoint=query.any_checkpoint):
-                    found.append(thread_info(each))
+                    found.append(_with_metadata(thread_info(each), each, columns))
             except Corrupt as error:
                 damaged.append(f"thread {each.row.key.id!r} is damaged and left out of a filtered list: {error}")
         if len(listed) < size:
@@ -287,6 +293,19 @@ def thread_info(listed: ListedThread) -> ThreadInfo:
         labels=said.labels,
         archived=said.archived,
     )
+
+
+def _with_metadata(info: ThreadInfo, listed: ListedThread, columns: Collection[str]) -> ThreadInfo:
+    """Return a thread with these keys of its newest root checkpoint's metadata, which the listing already has."""
+    row = listed.row
+    if not columns or info.status == DAMAGED or row.labels is None:
+        return info
+    try:
+        labels = unpack_labels(row.labels, listed.labels, f"thread {info.id!r}", row.family)
+    except Corrupt:
+        return info  # whoever reads the checkpoint is told
+    found = {key: labels[key] for key in columns if key in labels and type(labels[key]) is not LargeValue}
+    return replace(info, metadata=found) if found else info
 
 
 def _number(stored: Any) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from threadkeep.engine.history.conversation import stops
 from threadkeep.inspector.graphs import answer, update
 from threadkeep.inspector.inspected import Inspected, Place
+from threadkeep.inspector.json_tree import summary
 from threadkeep.inspector.pages.sizes import policy_of
+from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import Query
 
 
@@ -62,6 +65,7 @@ async def make(shown: Inspected, form: Query) -> Done:
     """Make the change that a form describes."""
     name, change = _chosen(shown, form)
     done = await change.make(shown, await shown.place(form), form)
+    shown.trees.forget()
     return done._replace(parameters=done.parameters | {"done": name})
 
 
@@ -168,6 +172,16 @@ async def _answer(shown: Inspected, place: Place, form: Query) -> Done:
     return Done("thread", place.thread_link)
 
 
+async def _question(shown: Inspected, place: Place, query: Query) -> str:
+    view = await shown.keep.ashow(place.thread, kind=place.kind)
+    wanted = query.optional("interrupt")
+    asked = [stop for stop in stops(view) if stop.status == "interrupted" and wanted in (None, stop.id)]
+    if not asked:
+        return "Nothing waits for this answer: the thread went on, or it never asked."
+    values = [shown.redaction.value(stop.value) for stop in asked]
+    return "\n".join(question_text(value) or summary(value) for value in values)
+
+
 async def _update(shown: Inspected, place: Place, form: Query) -> Done:
     return _at(place, await update(shown, place, form))
 
@@ -245,6 +259,7 @@ CHANGES = {
             Field("interrupt", "Interrupt", help="Its id, if several wait."),
         ),
         _answer,
+        _question,
         needs_graph=True,
     ),
     "update": Change(

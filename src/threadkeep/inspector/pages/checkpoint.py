@@ -8,7 +8,7 @@ from threadkeep.engine.history.conversation import is_chat, stops
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
-from threadkeep.inspector.inspected import Inspected
+from threadkeep.inspector.inspected import Inspected, Place
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.query import Query
 
@@ -20,7 +20,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     place = place._replace(id=view.checkpoint.id)
     writes = await shown.keep.atrace(place.thread, place.id, ns=place.ns, kind=place.kind, values=True)
     values = shown.redaction.value(view.values)
-    end = query.optional_number("until")
+    end, found = query.optional_number("until"), stops(view)
     return {
         "place": place,
         "view": view,
@@ -28,11 +28,20 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         "state": _trees(values, is_wanted=lambda name: not is_internal(name) and not is_chat(values[name])),
         "internal": _trees(values, is_wanted=is_internal),
         "writes": [(write, nodes(shown.redaction.value(write.value), (write.channel,))) for write in writes],
-        "stops": [(stop, nodes(shown.redaction.value(stop.value), (stop.status,))) for stop in stops(view)],
+        "stops": [(stop, nodes(shown.redaction.value(stop.value), (stop.status,))) for stop in found],
+        "can_answer": bool(found) and await _can_answer(shown, place),
         "metadata": nodes(shown.redaction.value(view.checkpoint.metadata), ("metadata",)),
         "snippet": shown.snippet("show", place.thread, view.checkpoint.id, ns=place.ns, kind=place.kind),
         "config": place.config,
     }
+
+
+async def _can_answer(shown: Inspected, place: Place) -> bool:
+    """Whether a question of a checkpoint can be answered here: the graph continues from the latest one."""
+    if not shown.write or shown.graph is None:
+        return False
+    latest = await shown.keep.alog(place.thread, ns=place.ns, limit=1, kind=place.kind)
+    return [each.id for each in latest] == [place.id]
 
 
 def chats(values: dict[str, Any], end: int | None = None) -> list[Chat]:

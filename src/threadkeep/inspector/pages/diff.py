@@ -24,13 +24,13 @@ class ShownChange(NamedTuple):
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Compare checkpoint `a` with `b` (by default its newest). Up to five round trips for each thread."""
     place = await shown.place(query)
-    other = query.optional("other")
+    other = query.id("other")
     if shown.foreign is not None and other is not None:
         await shown.foreign.read(other)
     found = await shown.keep.adiff(
         place.thread,
         query.required("a"),
-        query.optional("b"),
+        query.id("b"),
         ns=place.ns,
         other_thread=other,
         other_kind=query.optional("other_kind"),

@@ -18,7 +18,11 @@ async def redacted(shown: Inspected, query: Query) -> Path:
     """Write a file for the caller to send and to `remove`."""
     place = await shown.place(query)
     file = Path(await run_in_threadpool(mkdtemp, prefix="threadkeep-")) / NAME
-    await shown.keep.aexport(file, thread_id=place.thread, kind=place.kind, redact=True)
+    try:
+        await shown.keep.aexport(file, thread_id=place.thread, kind=place.kind, redact=True)
+    except BaseException:
+        await run_in_threadpool(remove, file)
+        raise
     return file
 
 

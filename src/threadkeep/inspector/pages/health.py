@@ -10,7 +10,7 @@ from threadkeep.inspector.query import Query
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
-    thread, kind = query.optional("thread"), query.optional("kind")
+    thread, kind = query.id("thread"), query.optional("kind")
     verified = None
     if query.flag("verify"):
         verified = await shown.keep.averify(thread, kind=kind) if thread else await shown.keep.averify()
@@ -19,5 +19,5 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         "thread": thread,
         "kind": kind,
         "verified": verified,
-        "snippet": shown.snippet("verify", *([thread] if thread else [])),
+        "snippet": shown.snippet("verify", *([thread] if thread else []), kind=kind),
     }

@@ -17,7 +17,7 @@ from threadkeep.inspector.query import Query
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Show the checkpoint number `at` on the way to one, by default the latest. Up to fifteen round trips."""
     place = await shown.place(query)
-    tree = await shown.keep.atree(place.thread, kind=place.kind)
+    tree = (await shown.trees.read(place.thread, place.kind)).tree
     way = _way_to(tree, place.ns, place.id)
     at = min(query.number("at", 0), len(way) - 1)
     info = way[at]

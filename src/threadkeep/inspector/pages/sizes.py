@@ -13,18 +13,25 @@ _RULES = ("keep_last", "keep_for", "drop_idle")
 
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
-    """Show sizes of everything, or of one thread. Reads all thread rows; with `measure` or a policy, all threads."""
-    thread, kind = query.optional("thread"), query.optional("kind")
+    """Show sizes of everything, of one thread, or of a checkpoint.
+
+    Reads all thread rows; with `measure` or a policy, all threads.
+    """
+    thread, kind = query.id("thread"), query.optional("kind")
     keep, policy = shown.keep, policy_of(query)
     if shown.foreign is not None:
         await shown.foreign.start()
-    one = thread is not None
+    one, id = thread is not None, query.id("id")
+    measured = None
+    if one or query.flag("measure"):
+        measured = await keep.asizes(thread_id=thread, kind=kind, checkpoint_id=id, ns=query.text("ns"))
     return {
         "thread": thread,
         "kind": kind,
         "stats": None if one else await keep.astats(),
         "largest": [] if one else await keep.athreads(order="bytes", limit=_LARGEST),
-        "sizes": await keep.asizes(thread_id=thread, kind=kind) if one or query.flag("measure") else None,
+        "sizes": measured,
+        "checkpoint": measured.checkpoint if measured is not None else None,
         "rules": {name: query.text(name) for name in _RULES},
         "freed": await keep.aprune(thread, policy=policy, kind=kind, dry_run=True) if policy is not None else None,
         "snippet": None if one else shown.snippet("stats"),

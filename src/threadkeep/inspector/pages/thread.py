@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
-from threadkeep.engine.history.lanes import LaneStep, lane_steps
-from threadkeep.engine.history.show import Tree, short_ids
+from threadkeep.engine.history.lanes import LaneStep
+from threadkeep.engine.history.show import Tree
 from threadkeep.engine.threads.retention import TAGS
 from threadkeep.errors import Missing
 from threadkeep.inspector import time_axis
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.query import Query
+from threadkeep.inspector.trees import DrawnTree
 
 VIEWS = ("compact", "timeline", "full")
 SLICE = 200
@@ -49,14 +50,14 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     info = await shown.keep.athread(place.thread, kind=place.kind)
     if info is None:
         raise Missing(f"thread {place.thread!r} not found")
-    tree = await shown.keep.atree(place.thread, kind=place.kind)
+    drawn = await shown.trees.read(place.thread, place.kind)
+    tree, steps = drawn.tree, drawn.steps
     view = query.text("view", VIEWS[0])
     if view not in VIEWS:
         raise ValueError(f"view must be one of {', '.join(VIEWS)}, not {view!r}")
     first = _first_row(tree, query, place.ns, place.id)
-    steps = list(lane_steps(tree))
     chosen = steps[first : first + SLICE]
-    rows = _rows(tree, chosen, info.status)
+    rows = _rows(drawn, chosen, info.status)
     if view == "timeline":
         rows = [row._replace(bar=bar) for row, bar in zip(rows, time_axis.bars(tree, rows), strict=True)]
     end = first + len(chosen)
@@ -84,8 +85,8 @@ def _first_row(tree: Tree, query: Query, ns: str, id: str | None) -> int:
     return at // SLICE * SLICE
 
 
-def _rows(tree: Tree, steps: Sequence[LaneStep], status: str) -> list[Row]:
-    short = short_ids(checkpoint.id for checkpoint in tree.checkpoints)
+def _rows(drawn: DrawnTree, steps: Sequence[LaneStep], status: str) -> list[Row]:
+    tree = drawn.tree
     latest = next((each.id for each in tree.checkpoints if not each.ns), None)
     found = []
     for step in steps:
@@ -94,7 +95,7 @@ def _rows(tree: Tree, steps: Sequence[LaneStep], status: str) -> list[Row]:
         found.append(
             Row(
                 info,
-                short[info.id],
+                drawn.short[info.id],
                 status if is_latest else _outcome(tree, info),
                 tuple(str(info.metadata[name]) for name in TAGS if info.metadata.get(name)),
                 is_latest,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
 from threadkeep.engine.threads.catalogue import ORDERS, ThreadInfo
 from threadkeep.errors import Missing
@@ -14,6 +15,13 @@ _SLICE = 50
 _ARCHIVED = {"hide": False, "only": True}
 
 
+class User(NamedTuple):
+    """Whose thread it is, and the filter for this user's threads."""
+
+    name: str
+    filter: str
+
+
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """List threads. Round trips as `Keep.threads`, two more for another slice."""
     if shown.foreign is not None:
@@ -21,17 +29,17 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     order, status, kind = query.text("order", ORDERS[0]), query.optional("status"), query.optional("kind")
     search, metadata = query.text("q"), query.conditions("metadata")
     label, archived = query.optional("label"), query.optional("archived")
-    found = await shown.keep.athreads(
-        limit=_SLICE + 1,
-        after=await _after(shown, query),
-        order=order,
-        status=status,
-        kind=kind,
-        contains=search,
-        metadata=metadata or None,
-        labels=[label] if label is not None else None,
-        archived=_ARCHIVED.get(archived or ""),
-    )
+    wanted: dict[str, Any] = {
+        "order": order,
+        "status": status,
+        "kind": kind,
+        "contains": search,
+        "metadata": metadata or None,
+        "labels": [label] if label is not None else None,
+        "archived": _ARCHIVED.get(archived or ""),
+    }
+    after = await _after(shown, query)
+    found = await shown.keep.athreads(limit=_SLICE + 1, after=after, columns=shown.user_keys, **wanted)
     filters = {
         "q": search,
         "status": status,
@@ -43,19 +51,28 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     }
     last = found[_SLICE - 1] if len(found) > _SLICE else None
     return {
-        "threads": found[:_SLICE],
+        "threads": [(thread, _user(shown, thread)) for thread in found[:_SLICE]],
+        "has_users": any(thread.metadata for thread in found),
         "filters": filters,
         "is_filtered": bool(search or status or kind or metadata or label or archived),
         "more": filters | {"after": last.id, "after_kind": last.kind} if last is not None else None,
         "orders": ORDERS,
         "statuses": STATUSES,
-        "snippet": shown.snippet("threads", order=order, status=status, kind=kind, contains=search),
+        "snippet": shown.snippet("threads", limit=_SLICE, **wanted),
     }
+
+
+def _user(shown: Inspected, thread: ThreadInfo) -> User | None:
+    key = next((key for key in shown.user_keys if thread.metadata.get(key) not in (None, "")), None)
+    if key is None:
+        return None
+    value = thread.metadata[key]
+    return User(str(value), json.dumps({key: value}, default=str))
 
 
 async def _after(shown: Inspected, query: Query) -> ThreadInfo | None:
     """The last thread of the slice before, as it is now."""
-    id = query.optional("after")
+    id = query.id("after")
     if id is None:
         return None
     found = await shown.keep.athread(id, kind=query.optional("after_kind"), titles=False)

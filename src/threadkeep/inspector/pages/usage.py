@@ -16,7 +16,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Show the tokens of all threads, or of one. Reads the messages of each thread."""
     if shown.foreign is not None:
         await shown.foreign.start()
-    thread, by, since = query.optional("thread"), query.text("by", _GROUPS[0]), query.optional("since")
+    thread, by, since = query.id("thread"), query.text("by", _GROUPS[0]), query.optional("since")
     key = query.optional("key")
     group = f"{_METADATA}{key}" if by == "metadata" and key else by if by in _GROUPS else _GROUPS[0]
     found = await shown.keep.ausage(thread, by=group, since=since, kind=query.optional("kind"))

@@ -49,13 +49,13 @@ def _shown(shown: Inspected, waiting: WaitingThread) -> ShownQuestion:
     question = shown.redaction.value(waiting.question)
     tree = nodes(question, ())._replace(is_open=False) if isinstance(question, (Mapping, list)) else None
     answers = (ShownAnswer(option, json.dumps(option.value, ensure_ascii=False)) for option in waiting.options)
-    return ShownQuestion(waiting, _text(question), tree, tuple(answers))
+    return ShownQuestion(waiting, question_text(question), tree, tuple(answers))
 
 
-def _text(value: Any) -> str | None:
+def question_text(value: Any) -> str | None:
     """The text of a question: the value itself, or the first field of it or of its parts that is named like one."""
     if isinstance(value, str) or not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
     own = next((value[name] for name in _TEXTS if isinstance(value.get(name), str)), None)
     parts = (inner for inner in value.values() if isinstance(inner, Mapping))
-    return own or next((text for inner in parts if (text := _text(inner))), None)
+    return own or next((text for inner in parts if (text := question_text(inner))), None)
