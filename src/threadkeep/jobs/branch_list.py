@@ -12,7 +12,8 @@ from threadkeep.engine.threads import tags
 from threadkeep.engine.threads.branch_removal import DeletedBranch
 from threadkeep.engine.threads.branch_removal import delete_branch as remove_branch
 from threadkeep.engine.threads.branches import Branch
-from threadkeep.engine.threads.thread_rows import BRANCH_NAME
+from threadkeep.engine.threads.description import MAX_LABEL, as_line
+from threadkeep.engine.threads.thread_rows import BRANCH_NAME, means_latest
 from threadkeep.jobs.branches import find_thread, rollback
 from threadkeep.jobs.leases import check_lease
 from threadkeep.session import Session
@@ -39,15 +40,20 @@ def name_branch(
 
     `branch` is its name, its head, or another checkpoint that only this branch has, given as for `show`. The name is
     metadata (`branch_name`) of its head and stays with the branch when that grows. If another branch starts after that
-    checkpoint, both have it, and it names neither. A name protects nothing: tag what prune must keep. Raise ValueError
-    if another branch has this name, Missing if the thread or branch does not exist. Up to eight round trips.
+    checkpoint, both have it, and it names neither. A name protects nothing: tag what prune must keep. It is one line of
+    at most 100 characters. Raise ValueError if another branch has this name or it is a checkpoint's, such as `latest`;
+    Missing if the thread or branch does not exist. Up to eight round trips.
     """
     if name is not None and not (name and isinstance(name, str)):
         raise TypeError(f"name must be a non-empty str or None, not {name!r}")
+    if name is not None:
+        as_line(name, "branch name", MAX_LABEL)
     ref, namespace = as_id(branch, "branch"), as_id(ns, "ns")
     key = yield from find_thread(session, thread_id, namespace, kind)
     find = partial(engine_branches.branch_of, session.heads, key)
     found, info, every = yield from read(lambda: find(ref, namespace))
+    if name is not None and (means_latest(name) or any(name in each.path for each in every)):
+        raise ValueError(f"{name!r} already names a checkpoint: give the branch another name")
     taken = [each for each in every if name is not None and each.name == name and each.head != found.head]
     if taken:
         raise ValueError(f"another branch of thread {key.id!r} is named {name!r}: that of {taken[0].head}")
