@@ -41,7 +41,7 @@ from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import Name, with_type_gate
-from threadkeep.engine.tenants.plain import refuse_encrypted_tenant
+from threadkeep.engine.tenants.requests import refuse_encrypted_tenant
 from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history

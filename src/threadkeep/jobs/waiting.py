@@ -11,7 +11,7 @@ from threadkeep.clock import now_ms
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.waiting import WaitingThread, open_questions
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
-from threadkeep.engine.tenants.plain import refuse_encrypted_tenant
+from threadkeep.engine.tenants.requests import refuse_encrypted_tenant
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time

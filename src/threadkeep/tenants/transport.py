@@ -18,8 +18,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadSeveral, LoadSeveralItems
-from threadkeep.engine.tenants.plain import refuse_encrypted_row
-from threadkeep.engine.tenants.requests import LoadTenant, TenantRow
+from threadkeep.engine.tenants.requests import LoadTenant, TenantRow, refuse_encrypted_row
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
 
