@@ -14,16 +14,27 @@ from threadkeep import BranchComparison, BranchInfo, DeletedBranch
 from threadkeep.cli.app import app, confirm, open_keep
 from threadkeep.cli.options import DryRun, FullIds, Json, Kind, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import (
+    NARROW,
     STATUS_STYLES,
     as_plain,
+    console,
     format_size,
     id_names,
+    is_terminal,
     one_line,
     plural,
     print_result,
     shorten,
     table,
 )
+
+_ALWAYS = ("", "checkpoints", "step")
+"""Columns that are shown even if nothing is in them."""
+_FOLDED = ("name", "next", "tags")
+"""Columns that are broken into lines in a narrow terminal."""
+
+_WIDE_ONLY = ("checkpoints", "step")
+"""Columns that a narrow terminal does not show."""
 
 
 @app.command(epilog="Example: threadkeep branches trip --compare latest 1f17")
@@ -128,7 +139,14 @@ def _branch_lines(branches: list[BranchInfo], *, full_ids: bool) -> Iterator[Ren
         ]
         for each in branches
     ]
-    yield table(columns, rows, right=("checkpoints", "step"), no_wrap=("head", "forks at", "updated"))
+    left_out = _WIDE_ONLY if is_terminal() and console().width < NARROW else ()
+    shown = [n for n, name in enumerate(columns) if name not in left_out]
+    used = [n for n in shown if columns[n] in _ALWAYS or any(row[n] for row in rows)]
+    columns, rows = [columns[n] for n in used], [[row[n] for n in used] for row in rows]
+    no_wrap = [name for name in columns if name not in _FOLDED]
+    yield table(columns, rows, right=("checkpoints", "step"), no_wrap=no_wrap)
+    if left_out:
+        yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
 
 
 def _compared_lines(found: BranchComparison) -> Iterator[RenderableType]:
