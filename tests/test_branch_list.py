@@ -18,6 +18,7 @@ from cubeloop.providers.base import TextContent, UserMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 
 import threadkeep
 from checkpoint_chains import Chain, config, values_of
@@ -117,6 +118,26 @@ def test_a_name_stays_with_its_branch_when_that_grows(tree: threadkeep.Keep, ask
     ask(tree, "name_branch", "t", "dear", None)
     ask(tree, "name_branch", "t", "c7", None)
     assert {each.name for each in tree.branches("t")} == {None}
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "two\nlines", "\x1b[31mred", "\ud800", " ", "x" * 101, "latest", "latest~2", "c3"]
+)
+def test_what_is_no_line_of_text_or_names_a_checkpoint_is_no_name(tree: threadkeep.Keep, ask: Ask, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        ask(tree, "name_branch", "t", "c5", name)
+    assert {each.name for each in tree.branches("t")} == {None}
+
+
+def test_a_name_that_an_agent_stored_does_not_hide_a_checkpoint(keep: threadkeep.Keep, ask: Ask) -> None:
+    chain = Chain(keep.checkpointer)
+    root = chain.put({"a": 0})
+    for id, name in (("1", "latest"), ("2", "3"), ("3", "fine")):
+        keep.checkpointer.put(
+            root, {**empty_checkpoint(), "id": id}, {"source": "loop", "step": 1, "branch_name": name}, {}
+        )
+    heads = {ref: ask(keep, "compare_branches", "t", ref, "1").a.head for ref in ("latest", "3", "fine")}
+    assert heads == {"latest": "3", "3": "3", "fine": "3"}
 
 
 def test_a_name_is_no_tag_and_a_tag_is_no_name(tree: threadkeep.Keep, ask: Ask) -> None:

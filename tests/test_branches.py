@@ -27,9 +27,10 @@ from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns as delta_turns
 from test_plans import KEY, Bench, put, writes
 from threadkeep.engine.requests import Commit, LoadThreadRows, Pause
-from threadkeep.engine.threads.branches import BranchStamp, new_checkpoint_id, rollback
+from threadkeep.engine.threads import rollback as engine_rollback
+from threadkeep.engine.threads.rollback import BranchStamp, new_checkpoint_id
 from threadkeep.errors import Conflict, Missing, Unavailable
-from threadkeep.jobs import branches
+from threadkeep.jobs import rollback as rollback_job
 from threadkeep.plan import Request
 
 SHORT = put_args("t", "3", "2", messages=message_list(3), run="second")
@@ -288,7 +289,7 @@ def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected:
 
 
 async def test_a_clock_that_went_back_changes_nothing(url: str, call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
+    monkeypatch.setattr(rollback_job, "now_us", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
         await run_turns(call, graph, 2)
@@ -368,7 +369,7 @@ def test_a_rollback_with_a_concurrent_writer_has_the_greatest_id(warm: Bench) ->
         if isinstance(request, Commit) and (op := next(others, None)):
             Bench(warm.backend).write(op)
 
-    branches = warm.drive(rollback(warm.heads, KEY, "2", "", BranchStamp(5, 6)), before=interfere)
+    branches = warm.drive(engine_rollback.rollback(warm.heads, KEY, "2", "", BranchStamp(5, 6)), before=interfere)
     assert warm.made_requests == [LoadThreadRows, Commit, LoadThreadRows, Commit, Pause, LoadThreadRows, Commit]
     assert (branches.id, branches.parent) == ("6", "2")
     state = warm.get()
@@ -389,13 +390,13 @@ def warm() -> Bench:
 @pytest.mark.parametrize("verb", ["rollback", "fork", "fork to", "prune"])
 def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, others: bool) -> None:
     from threadkeep.engine.requests import ForkThread  # noqa: PLC0415
-    from threadkeep.engine.threads import branches, prune  # noqa: PLC0415 - the verbs as plans
+    from threadkeep.engine.threads import prune  # noqa: PLC0415 - the verbs as plans
 
     moment, new = BranchStamp(5, 6), KEY._replace(id="new")
     plans: dict[str, Any] = {
-        "rollback": lambda: branches.rollback(warm.heads, KEY, "latest~1", "", moment),
-        "fork": lambda: branches.fork(warm.heads, KEY, "latest~1", "", moment),
-        "fork to": lambda: branches.fork_to(warm.heads, KEY, "latest~1", new, moment),
+        "rollback": lambda: engine_rollback.rollback(warm.heads, KEY, "latest~1", "", moment),
+        "fork": lambda: engine_rollback.fork(warm.heads, KEY, "latest~1", "", moment),
+        "fork to": lambda: engine_rollback.fork_to(warm.heads, KEY, "latest~1", new, moment),
         "prune": lambda: prune.prune_thread(warm.heads, KEY, prune.keep_latest, 6),
     }
     lost: list[Any] = []
@@ -453,7 +454,7 @@ ONCE = {"fork to": ValueError, "fork of an earlier one": ValueError}
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     new_crashing_storage: Callable[[], CrashingStorage], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
+    monkeypatch.setattr(rollback_job, "now_us", lambda: 1_000_000)
     monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
     undisturbed, crashes = new_crashing_storage(), 0
     ways = [(False, True), (True, False)]

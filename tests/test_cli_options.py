@@ -55,7 +55,7 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "show": ({"state", "channel", "writes"}, set()),  # parts of the CheckpointView
     "log": ({"metadata"}, set()),  # a field of the CheckpointInfo
     "diff": ({"c", "exit_code"}, {"thread_id", "other_thread", "other_kind", "other_ns"}),  # A and B also name threads
-    "describe": ({"no_title", "no_labels", "no_label", "archive"}, {"archived"}),  # in Python, None and [] remove
+    "describe": ({"no_title", "no_labels", "no_label", "archive"}, {"archived", "add_labels", "remove_labels"}),
     "flow": ({"mermaid"}, set()),  # a form of the Flow
     "usage": ({"thread_id"}, {"thread_ids"}),
     "search": ({"words", "latest", "build", "drop"}, {"query", "all_branches", "rebuild"}),  # drop and build anew

@@ -183,6 +183,15 @@ def piped(place: Place, *args: str, **environment: str) -> str:
         ("sizes",),
         ("types",),
         ("doctor",),
+        ("search", "order", "--limit", "9"),
+        ("search", "evil", "--full-ids"),
+        ("usage", "--by", "thread", "--by", "node", "--by", "metadata:who"),
+        ("branches", THREAD),
+        ("branches", THREAD, "--full-ids"),
+        ("branches", HOSTILE),
+        ("waiting",),
+        ("flow", THREAD),
+        ("flow", HOSTILE),
         ("show", HOSTILE),
         ("log", WIDE, "--metadata"),
     ],
@@ -286,6 +295,25 @@ def test_ids_are_short_unless_asked_and_every_short_id_names_its_checkpoint(term
     assert all(len(one) < len(other) and other.endswith(one) for one, other in zip(short, full, strict=True))
     assert full[1] in terminal("show", THREAD, short[1]).plain
     assert full[0] in terminal("tree", THREAD, "--last", "1", "--full-ids").plain
+
+
+def test_the_ids_of_hits_are_short_unless_asked_and_name_their_checkpoints(terminal: Terminal, place: Place) -> None:
+    for width in WIDTHS:
+        heading = terminal("search", "order", "--limit", "1", width=width, progress=False).lines[0].split()
+        full = terminal("search", "order", "--limit", "1", "--full-ids", width=width, progress=False).lines[0].split()
+        assert heading[0] == full[0] == THREAD
+        assert full[1].endswith(heading[1])
+        assert len(heading[1]) < len(full[1])
+        assert full[1] in terminal("show", THREAD, heading[1]).plain
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_of_branches_has_no_broken_words_and_no_empty_columns(terminal: Terminal, width: int) -> None:
+    lines = terminal("branches", THREAD, width=width).lines
+    columns = [name.strip() for name in lines[0].split("  ") if name.strip()]
+    wide = ["checkpoints", "step"] if width == max(WIDTHS) else []
+    assert columns == ["head", "forks at", *wide, "status", "next", "updated", "tags"]
+    assert ("a wider terminal also shows: checkpoints, step" in lines) is not bool(wide)
 
 
 def test_the_threads_of_a_terminal_are_a_page_and_those_of_a_pipe_all(terminal: Terminal, place: Place) -> None:

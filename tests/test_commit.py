@@ -16,7 +16,7 @@ from threadkeep.engine.identity import CUBE
 from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadItems, LoadThreadRows, Pause
 from threadkeep.engine.threads import copy, prune
-from threadkeep.engine.threads.branches import BranchStamp
+from threadkeep.engine.threads.rollback import BranchStamp
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request, result
 

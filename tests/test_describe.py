@@ -313,6 +313,9 @@ def test_a_damaged_message_costs_only_its_own_title(lasting_url: str, caplog: py
         ({"labels": ["a\tb"]}, ValueError),
         ({"labels": ["x" * (MAX_LABEL + 1)]}, ValueError),
         ({"labels": map(str, range(MAX_LABELS + 1))}, ValueError),
+        ({"add_labels": "a"}, TypeError),
+        ({"add_labels": [""]}, ValueError),
+        ({"remove_labels": "a"}, TypeError),
         ({"archived": None}, TypeError),
         ({"archived": 1}, TypeError),
         ({"title": "a", "kind": "other"}, ValueError),
@@ -414,6 +417,42 @@ def test_describing_and_putting_at_once_lose_nothing(lasting_url: str) -> None:
         assert info.labels == tuple(sorted(labels[-1][1]))
         assert info.checkpoints == rounds
         assert other.verify().problems == []
+
+
+def test_labels_that_several_add_and_remove_at_once_are_all_there(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as one, threadkeep.open(lasting_url) as other:
+        one.describe("t", labels=["kept", *(f"old {n}" for n in range(12))])
+
+        def change(keep: threadkeep.Keep, name: str, first: int) -> None:
+            for n in range(12):
+                removed = [f"old {n}"] if n % 2 == first else []
+                keep.describe("t", add_labels=[f"{name} {n}"], remove_labels=removed)
+
+        with ThreadPoolExecutor(2) as pool:
+            for job in [pool.submit(change, one, "one", 0), pool.submit(change, other, "other", 1)]:
+                job.result()
+        info = other.thread("t")
+        assert info is not None
+        assert set(info.labels) == {"kept", *(f"{name} {n}" for name in ("one", "other") for n in range(12))}
+
+
+async def test_labels_are_added_and_removed_beside_what_else_is_said(keep: threadkeep.Keep, call: Caller) -> None:
+    async def labels(**said: Any) -> tuple[str, ...]:
+        found: tuple[str, ...] = (await call(keep, "describe", "t", **said)).labels
+        return found
+
+    assert await labels(add_labels=["b", "a"], title="A") == ("a", "b")
+    assert await labels(add_labels=["c"], remove_labels=["a", "unheard of"]) == ("b", "c")
+    assert await labels(labels=["d"], add_labels=["e"], remove_labels=["d"]) == ("e",)
+    assert await labels(add_labels=["e"]) == ("e",)
+    with pytest.raises(ValueError, match="at most 100 labels"):
+        await labels(add_labels=map(str, range(MAX_LABELS)))
+    assert (await call(keep, "thread", "t")).labels == ("e",)
+    for nothing in ({"add_labels": ()}, {"remove_labels": []}):
+        with pytest.raises(ValueError, match="needs"):
+            await labels(**nothing)
+    await call(keep, "describe", "new", remove_labels=["a"])
+    assert await call(keep, "thread", "new") is None
 
 
 async def test_tenants_see_their_own(url: str, call: Caller) -> None:

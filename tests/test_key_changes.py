@@ -222,6 +222,9 @@ def test_a_keep_without_keys_that_was_open_before_never_shows_encrypted_data(las
             "store.put": lambda: plain.store.put(("users", "kim"), "k9", {"a": 1}),
             "cache.set": lambda: plain.cache.set({(("n",), "k"): (1, None)}),
             "lease": lambda: plain.lease("u", wait=0).__enter__(),
+            "delete_for_runs": lambda: plain.checkpointer.delete_for_runs(["unheard of"]),
+            "adelete_for_runs": lambda: asyncio.run(plain.checkpointer.adelete_for_runs(["unheard of"])),
+            "waiting": plain.waiting,
         }
         for name, each in calls.items():
             with pytest.raises(WrongKey, match="encrypted"):

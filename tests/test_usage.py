@@ -169,6 +169,11 @@ def test_threads_are_grouped_by_metadata_and_selected(keep: threadkeep.Keep, ask
     assert counted(ask(keep, "usage", "c1"))[0] == 2
     assert counted(ask(keep, "usage", ["c1", "b1", "c1"]))[0] == 3
     assert counted(ask(keep, "usage", kind="cube"))[0] == 0
+    for missing in (7, [7]):
+        with pytest.raises(Missing, match="'7'"):
+            ask(keep, "usage", missing)
+    with pytest.raises(TypeError, match="thread_ids"):
+        ask(keep, "usage", 7.5)
     with pytest.raises(Missing):
         ask(keep, "usage", ["c1", "nobody"])
     for wrong in ({"by": "day"}, {"by": "metadata:"}, {"match": "some"}):

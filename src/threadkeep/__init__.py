@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.waiting import WaitingThread
     from threadkeep.engine.search.hits import SearchHit, SearchResult
     from threadkeep.engine.threads.branch_removal import DeletedBranch
-    from threadkeep.engine.threads.branches import Branch
     from threadkeep.engine.threads.catalogue import ThreadInfo
     from threadkeep.engine.threads.matching import MatchedThread
     from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
+    from threadkeep.engine.threads.rollback import Branch
     from threadkeep.jobs.catalogue import DeleteResult
     from threadkeep.jobs.compact import CompactResult
     from threadkeep.jobs.doctor import Finding
@@ -164,7 +164,7 @@ _NAMES = {
     "engine.history.waiting": "WaitingThread",
     "engine.search.hits": "SearchHit SearchResult",
     "engine.threads.branch_removal": "DeletedBranch",
-    "engine.threads.branches": "Branch",
+    "engine.threads.rollback": "Branch",
     "engine.threads.catalogue": "ThreadInfo",
     "engine.threads.matching": "MatchedThread",
     "engine.threads.retention": "Policy PruneResult PrunedThread SweepResult",

@@ -461,14 +461,14 @@ class Keep:
         return collect(self._session)
 
     # Go back, branch off, tag
-    rollback, arollback = verb(lambda: jobs.branches.rollback)
-    fork, afork = verb(lambda: jobs.branches.fork)
-    tag, atag = verb(lambda: jobs.branches.tag)
-    branches, abranches = verb(lambda: jobs.branch_list.branches)
-    name_branch, aname_branch = verb(lambda: jobs.branch_list.name_branch)
-    compare_branches, acompare_branches = verb(lambda: jobs.branch_list.compare_branches)
-    switch_branch, aswitch_branch = verb(lambda: jobs.branch_list.switch_branch)
-    delete_branch, adelete_branch = verb(lambda: jobs.branch_list.delete_branch)
+    rollback, arollback = verb(lambda: jobs.rollback.rollback)
+    fork, afork = verb(lambda: jobs.rollback.fork)
+    tag, atag = verb(lambda: jobs.rollback.tag)
+    branches, abranches = verb(lambda: jobs.branches.branches)
+    name_branch, aname_branch = verb(lambda: jobs.branches.name_branch)
+    compare_branches, acompare_branches = verb(lambda: jobs.branches.compare_branches)
+    switch_branch, aswitch_branch = verb(lambda: jobs.branches.switch_branch)
+    delete_branch, adelete_branch = verb(lambda: jobs.branches.delete_branch)
 
     # Retention: remove what policies do not keep
     prune, aprune = verb(lambda: jobs.prune.prune)

@@ -1,261 +1,180 @@
-"""The commands that copy, delete, fork and roll back threads: copy, delete, rollback, fork."""
+"""The command `branches`: list the branches of a thread, name, compare or delete one, or make it the latest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 import threadkeep
-from threadkeep import Branch, DeleteResult, MatchedThread
-from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep, resolve_namespace
-from threadkeep.cli.memories import delete_memories, parse_namespace
-from threadkeep.cli.options import (
-    CHECKPOINT_HELP,
-    DryRun,
-    Force,
-    Json,
-    Kind,
-    Match,
-    Metadata,
-    Namespace,
-    Prefix,
-    Salvage,
-    Tenant,
-    Thread,
-    ThreadIds,
-    Url,
-    Yes,
-    key_value,
-)
+from threadkeep import BranchComparison, BranchInfo, DeletedBranch
+from threadkeep.cli.app import app, confirm, open_keep
+from threadkeep.cli.options import DryRun, FullIds, Json, Kind, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import (
+    NARROW,
+    STATUS_STYLES,
     as_plain,
-    damage_lines,
+    console,
     format_size,
-    leased_lines,
+    id_names,
+    is_terminal,
     one_line,
     plural,
     print_result,
-    progress_bar,
-    skipped_lines,
+    shorten,
     table,
 )
-from threadkeep.errors import Corrupt, Missing
-from threadkeep.jobs.catalogue import copy_thread
 
-_MOST_ROWS = 200
-_CHECKPOINT_OR_RUN_HELP = f"{CHECKPOINT_HELP} In a CubeLoop thread also a run id."
+_ALWAYS = ("", "checkpoints", "step")
+"""Columns that are shown even if nothing is in them."""
+_FOLDED = ("name", "next", "tags")
+"""Columns that are broken into lines in a narrow terminal."""
+
+_WIDE_ONLY = ("checkpoints", "step")
+"""Columns that a narrow terminal does not show."""
 
 
-@app.command(epilog="Example: threadkeep copy trip trip-copy")
-def copy(
+@app.command(epilog="Example: threadkeep branches trip --compare latest 1f17")
+def branches(
     thread: Thread,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Id of the copy.")],
     *,
-    kind: Kind = None,
-    salvage: Salvage = False,
-    url: Url = None,
-    tenant: Tenant = "",
-    json: Json = False,
-) -> int:
-    """Copy a thread with all its checkpoints. Checkpoints that TARGET already has stay unchanged.
-
-    A damaged thread is not copied, and the exit code is 1.
-    """
-    skipped: list[str] = []
-    damage: tuple[str, ...] | None
-    with open_keep(url, tenant) as keep:
-        session = keep._session  # noqa: SLF001 - the public verb does not return what was left out
-        try:
-            damage = session.work(copy_thread(session, thread, target, kind=kind, salvage=salvage))
-        except Corrupt as error:
-            skipped, damage = [thread], (str(error),)
-    if damage is None:
-        raise Missing(f"thread {thread!r} not found")
-    result = {"thread": thread, "target": target, "skipped": skipped, "damage": list(damage)}
-    lines = [] if skipped else [one_line(f"copied {'the intact part of ' * bool(damage)}{thread} to {target}")]
-    print_result(result, [*lines, *damage_lines(skipped, damage)], as_json=json)
-    return NEGATIVE if damage else 0
-
-
-@app.command(epilog="Example: threadkeep delete --prefix test- --dry-run")
-def delete(
-    threads: ThreadIds = None,
-    *,
-    prefix: Prefix = "",
-    metadata: Metadata = None,
-    match: Match = "any",
-    kind: Kind = None,
-    namespace: Annotated[
+    name: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--name", metavar="BRANCH NAME", help="Name a branch; an empty NAME removes its name."),
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", metavar="A B", help="Compare two branches and their states."),
+    ] = None,
+    switch: Annotated[
+        str | None, typer.Option("--switch", metavar="BRANCH", help="Make a branch the latest, as rollback does.")
+    ] = None,
+    delete: Annotated[
         str | None,
-        typer.Option(
-            "--namespace",
-            metavar="NAMESPACE",
-            help="Memories instead of threads: those of this namespace and below it. Segments are joined with , or /.",
-        ),
+        typer.Option("--delete", metavar="BRANCH", help="Delete what only this branch has; not the latest branch."),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Only the memory with this key in NAMESPACE itself.")
-    ] = None,
-    force: Force = False,
+    ns: Annotated[str, typer.Option("--ns", metavar="NAMESPACE", help="Subgraph namespace; '' is the root.")] = "",
+    kind: Kind = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete even if somebody holds a lease of the thread.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
+    full_ids: FullIds = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
-) -> int:
-    """Delete threads with everything they hold: by id, or by --prefix and --metadata. Or delete memories.
+) -> None:
+    """List the branches of a thread, newest first; or name, compare, switch to, or delete one.
 
-    Exit code 1 if a thread is not found, or is skipped because it is damaged or leased.
+    Branches are given by name, by head, or by another checkpoint that only they have.
     """
-    ids = list(dict.fromkeys(threads or ()))  # an id that is given twice would be missing the second time
-    wanted = dict(map(key_value, metadata or ()))
-    if [bool(ids), bool(prefix or wanted), namespace is not None].count(True) != 1:
-        raise ValueError("pass either thread ids, or --prefix and --metadata, or --namespace")
-    if key is not None and namespace is None:
-        raise ValueError("--key needs --namespace")
-    with open_keep(url, tenant, read_only=dry_run) as keep:
-        if namespace is not None:
-            return delete_memories(keep, parse_namespace(namespace), key, yes=yes, dry_run=dry_run, json=json)
-        if ids:
-            return _delete_by_id(keep, ids, kind, force=force, yes=yes, dry_run=dry_run, json=json)
-        run = partial(_delete_selected, keep, prefix, wanted, match, kind, force=force, hide_progress=json)
-        if not (dry_run or yes) and (preview := run(dry_run=True)).threads:
-            confirm(f"Delete {_selected_text(preview)}?", yes=yes)
-        result = run(dry_run=dry_run)
-    plain = {"deleted": [each.id for each in result.threads], "missing": [], **as_plain(result)}
-    print_result(plain, _selected_lines(result), as_json=json)
-    return NEGATIVE if result.skipped or result.leased else 0
+    if [name, compare, switch, delete].count(None) < 3:
+        raise ValueError("pass only one of --name, --compare, --switch and --delete")
+    changes = (name or switch or delete) is not None
+    with open_keep(url, tenant, read_only=dry_run or not changes) as keep:
+        if name is not None:
+            _name(keep, thread, name, ns, kind, dry_run=dry_run, json=json)
+        elif compare is not None:
+            compared = keep.compare_branches(thread, *compare, ns=ns, kind=kind)
+            print_result(compared, _compared_lines(compared), as_json=json)
+        elif switch is not None:
+            branch = keep.switch_branch(thread, switch, ns=ns, kind=kind, dry_run=dry_run)
+            verb = "would switch" if dry_run else "switched"
+            lines = [f"{verb} {one_line(thread)} to {one_line(switch)}", f"  checkpoint  {one_line(branch.id)}"]
+            print_result({**as_plain(branch), "dry_run": dry_run}, lines, as_json=json)
+        elif delete is not None:
+            if not dry_run and not yes:
+                preview = keep.delete_branch(thread, delete, ns=ns, kind=kind, dry_run=True, force=force)
+                confirm(f"Delete {_deleted_text(preview)}?", yes=yes)
+            deleted = keep.delete_branch(thread, delete, ns=ns, kind=kind, dry_run=dry_run, force=force)
+            print_result(deleted, _deleted_lines(deleted), as_json=json)
+        else:
+            found = keep.branches(thread, ns=ns, kind=kind)
+            print_result(found, _branch_lines(found, full_ids=full_ids), as_json=json)
 
 
-def _delete_by_id(
-    keep: threadkeep.Keep, ids: list[str], kind: str | None, *, force: bool, yes: bool, dry_run: bool, json: bool
-) -> int:
-    found = {id: keep.thread(id, kind=kind) is not None for id in ids}
-    if not dry_run and any(found.values()):
-        confirm(f"Delete {', '.join(one_line(id) for id in ids if found[id])}?", yes=yes)
-        found = {id: bool(keep.delete(id, kind=kind, force=force)) for id in ids}
-    result = {
-        "deleted": [id for id in ids if found[id]],
-        "missing": [id for id in ids if not found[id]],
-        "dry_run": dry_run,
-    }
-    verb = "would delete" if dry_run else "deleted"
-    lines = [f"{verb} {id}" if found[id] else f"thread {id} not found" for id in ids]
-    print_result(result, map(one_line, lines), as_json=json)
-    return 0 if all(found.values()) else NEGATIVE
-
-
-def _delete_selected(
+def _name(
     keep: threadkeep.Keep,
-    prefix: str,
-    metadata: dict[str, Any],
-    match: str,
+    thread: str,
+    given: tuple[str, str],
+    ns: str,
     kind: str | None,
     *,
     dry_run: bool,
-    force: bool,
-    hide_progress: bool,
-) -> DeleteResult:
-    with progress_bar("examining" if dry_run else "deleting", hidden=hide_progress) as on_progress:
-        result = keep.delete(
-            prefix=prefix,
-            metadata=metadata,
-            match=match,
-            kind=kind,
-            dry_run=dry_run,
-            force=force,
-            on_progress=on_progress,
-        )
-    assert isinstance(result, DeleteResult)
-    return result
+    json: bool,
+) -> None:
+    if dry_run:
+        raise ValueError("--dry-run is for --switch and --delete")
+    branch, name = given
+    named = keep.name_branch(thread, branch, name or None, ns=ns, kind=kind)
+    text = (
+        f"the branch of {named.head} is named {named.name}" if named.name else f"the branch of {named.head} has no name"
+    )
+    print_result(named, [one_line(text)], as_json=json)
 
 
-def _selected_text(result: DeleteResult) -> str:
-    """Return what is deleted, in words."""
-    some = sum(each.matching is not None and each.matching < each.checkpoints for each in result.threads)
-    only = f"; in {plural(some, 'thread')} only some checkpoints match" if some else ""
-    threads, checkpoints = plural(len(result.threads), "thread"), plural(result.checkpoints, "checkpoint")
-    return f"{threads} with {checkpoints} ({format_size(result.bytes)}{only})"
-
-
-def matched_threads_table(threads: Sequence[MatchedThread]) -> Iterator[RenderableType]:
-    """Yield a table of threads, with the number of matching checkpoints if metadata was wanted."""
-    if not threads:
+def _branch_lines(branches: list[BranchInfo], *, full_ids: bool) -> Iterator[RenderableType]:
+    if not branches:
+        yield "no branches: the namespace has no checkpoints"
         return
-    columns = ("thread", "kind", "checkpoints", "size", "matching")
-    shown = len(columns) if any(each.matching is not None for each in threads) else -1
-    yield table(columns[:shown], (_matched_row(each)[:shown] for each in threads[:_MOST_ROWS]), right=columns[2:])
-    if len(threads) > _MOST_ROWS:
-        yield f"… and {len(threads) - _MOST_ROWS:,} more: --json prints all"
+    ids = {id for each in branches for id in (each.head, each.fork_point) if id is not None}
+    names = id_names(ids, full_ids=full_ids)
+    columns = ["", "head", "name", "forks at", "checkpoints", "step", "status", "next", "updated", "tags"]
+    rows = [
+        [
+            "*" if each.is_latest else "",
+            names[each.head],
+            each.name,
+            names[each.fork_point] if each.fork_point is not None else None,
+            each.checkpoints,
+            each.step,
+            Text(each.status, STATUS_STYLES.get(each.status, "")),
+            ", ".join(each.next),
+            each.updated,
+            ", ".join(each.tags),
+        ]
+        for each in branches
+    ]
+    left_out = _WIDE_ONLY if is_terminal() and console().width < NARROW else ()
+    shown = [n for n, name in enumerate(columns) if name not in left_out]
+    used = [n for n in shown if columns[n] in _ALWAYS or any(row[n] for row in rows)]
+    columns, rows = [columns[n] for n in used], [[row[n] for n in used] for row in rows]
+    no_wrap = [name for name in columns if name not in _FOLDED]
+    yield table(columns, rows, right=("checkpoints", "step"), no_wrap=no_wrap)
+    if left_out:
+        yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
 
 
-def _selected_lines(result: DeleteResult) -> Iterator[RenderableType]:
-    yield from matched_threads_table(result.threads)
-    verb = "would delete" if result.dry_run else "deleted"
-    yield f"{verb} {_selected_text(result)}" if result.threads else "no thread matches"
-    yield from skipped_lines(result.skipped)
-    yield from leased_lines(result.leased)
+def _compared_lines(found: BranchComparison) -> Iterator[RenderableType]:
+    common = f"part after {found.common}" if found.common is not None else "have no checkpoint in common"
+    yield one_line(f"{_title(found.a)} and {_title(found.b)} {common}")
+    for branch, only in ((found.a, found.only_a), (found.b, found.only_b)):
+        yield one_line(f"  only {_title(branch)}: {plural(len(only), 'checkpoint')}")
+    for channel in found.diff.channels:
+        if not channel.is_internal:
+            for change in channel.changes:
+                sides = [shorten(side) for side in (change.before, change.after) if side is not None]
+                yield one_line(f"  {change.change} {change.path}: {' -> '.join(sides)}")
+    if found.diff.damaged:
+        yield Text(one_line(f"damaged: {', '.join(found.diff.damaged)}"), "yellow")
 
 
-def _matched_row(thread: MatchedThread) -> tuple[Any, ...]:
-    matching = f"{thread.matching} of {thread.checkpoints}" if thread.matching is not None else ""
-    return (thread.id, thread.kind, thread.checkpoints, format_size(thread.bytes), matching)
+def _title(branch: BranchInfo) -> str:
+    return branch.name or branch.head
 
 
-@app.command(epilog="Example: threadkeep rollback trip latest~1 --dry-run")
-def rollback(
-    thread: Thread,
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_OR_RUN_HELP)],
-    *,
-    ns: Namespace = None,
-    kind: Kind = None,
-    dry_run: DryRun = False,
-    url: Url = None,
-    tenant: Tenant = "",
-    json: Json = False,
-) -> None:
-    """Roll a thread back to a checkpoint. Nothing is removed.
-
-    This adds a branch with the state of the checkpoint. The branch becomes the latest.
-    """
-    with open_keep(url, tenant, read_only=dry_run) as keep:
-        ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
-        branch = keep.rollback(thread, checkpoint, ns=ns, kind=kind, dry_run=dry_run)
-    verb = "would roll back" if dry_run else "rolled back"
-    lines = [f"{verb} {one_line(thread)} to {_source(branch)}", *_branch_lines(branch)]
-    print_result({**as_plain(branch), "dry_run": dry_run}, lines, as_json=json)
+def _deleted_text(deleted: DeletedBranch) -> str:
+    count = plural(len(deleted.checkpoints), "checkpoint")
+    return one_line(f"{count} of branch {deleted.name or deleted.head} ({format_size(deleted.bytes)})")
 
 
-@app.command(epilog="Example: threadkeep fork trip latest~2 --to trip-2")
-def fork(
-    thread: Thread,
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_OR_RUN_HELP, show_default="latest")
-    ] = None,
-    *,
-    to: Annotated[str | None, typer.Option("--to", metavar="THREAD", help="Id of the new thread.")] = None,
-    ns: Namespace = None,
-    kind: Kind = None,
-    url: Url = None,
-    tenant: Tenant = "",
-    json: Json = False,
-) -> None:
-    """Fork a checkpoint into a new branch, or with --to a new thread."""
-    with open_keep(url, tenant) as keep:
-        ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
-        branch = keep.fork(thread, checkpoint, to=to, ns=ns, kind=kind)
-    target = f"to thread {one_line(to)}" if to is not None else "to a new branch"
-    lines = [f"forked {one_line(thread)} {target} from {_source(branch)}", *_branch_lines(branch)]
-    print_result(branch, lines, as_json=json)
-
-
-def _source(branch: Branch) -> str:
-    return one_line(branch.forked_from) + (f" in namespace {one_line(branch.ns)}" if branch.ns else "")
-
-
-def _branch_lines(branch: Branch) -> list[str]:
-    return [f"  checkpoint  {one_line(branch.id)}", f"  parent      {one_line(branch.parent or '-')}"]
+def _deleted_lines(deleted: DeletedBranch) -> Iterator[RenderableType]:
+    yield f"{'would delete' if deleted.dry_run else 'deleted'} {_deleted_text(deleted)}"
+    if deleted.hidden:
+        yield f"{plural(len(deleted.hidden), 'checkpoint')} hidden: delta channels of others need them"
+    for id in deleted.kept:
+        yield one_line(f"kept {id}: it is tagged")

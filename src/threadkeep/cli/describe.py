@@ -40,11 +40,10 @@ def describe(
         said["title"] = title
     if archive is not None:
         said["archived"] = archive
+    if no_labels:
+        said["labels"] = ()
     with open_keep(url, tenant) as keep:
-        if label or no_label or no_labels:
-            found = None if no_labels else keep.thread(thread, kind=kind, titles=False)
-            said["labels"] = {*(found.labels if found is not None else ()), *(label or ())} - set(no_label or ())
-        info = keep.describe(thread, kind=kind, **said)
+        info = keep.describe(thread, kind=kind, add_labels=label or (), remove_labels=no_label or (), **said)
     labels = f" [{', '.join(info.labels)}]" if info.labels else ""
     archived = ", archived" if info.archived else ""
     print_result(

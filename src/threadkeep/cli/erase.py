@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
-from threadkeep.cli.branches import matched_threads_table
+from threadkeep.cli.copy_and_delete import matched_threads_table
 from threadkeep.cli.memories import format_namespace, parse_namespace
 from threadkeep.cli.options import (
     DryRun,

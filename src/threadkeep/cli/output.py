@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from threadkeep.work import OnProgress
 
 __all__ = [
+    "NARROW",
     "STATUS_STYLES",
     "Hanging",
     "as_json_text",
@@ -46,6 +47,8 @@ __all__ = [
     "times_in_table",
 ]
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red", "damaged": "red"}
+NARROW = 100
+"""A terminal with fewer columns shows fewer columns of wide tables."""
 _NARROWEST = 20
 """A text that has fewer columns beside its prefix starts on the next line."""
 _UNLIMITED_WIDTH = 10_000

@@ -11,9 +11,10 @@ from rich.text import Text
 from threadkeep import SearchHit, SearchIndexResult, SearchResult
 from threadkeep.cli.app import app, open_keep
 from threadkeep.cli.chat import ROLE_STYLES
-from threadkeep.cli.options import TIME, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
+from threadkeep.cli.options import TIME, FullIds, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
 from threadkeep.cli.output import (
     format_time,
+    id_names,
     one_line,
     plural,
     print_result,
@@ -57,6 +58,7 @@ def search(
     scan_limit: Annotated[
         int | None, typer.Option("--scan-limit", metavar="N", min=0, help="Read at most N threads.")
     ] = None,
+    full_ids: FullIds = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
@@ -69,7 +71,10 @@ def search(
         raise ValueError("--drop deletes the index: pass neither --build nor words with it")
     if not (drop or build or words):
         raise ValueError("search needs words, --build or --drop")
-    with open_keep(url, tenant, read_only=not (build or drop)) as keep, progress_bar("threads") as on_progress:
+    with (
+        open_keep(url, tenant, read_only=not (build or drop)) as keep,
+        progress_bar("threads", hidden=json) as on_progress,
+    ):
         if drop:
             dropped = keep.drop_search_index()
             lines = ["dropped the search index" if dropped else "there is no search index"]
@@ -95,7 +100,7 @@ def search(
             scan_limit=scan_limit,
             on_progress=on_progress,
         )
-    print_result(found, _lines(found), as_json=json)
+    print_result(found, _lines(found, full_ids=full_ids), as_json=json)
 
 
 def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
@@ -104,24 +109,26 @@ def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
     yield from skipped_lines(built.skipped)
 
 
-def _lines(found: SearchResult) -> Iterator[Text | str]:
+def _lines(found: SearchResult, *, full_ids: bool) -> Iterator[Text | str]:
+    names = id_names({hit.checkpoint for hit in found}, full_ids=full_ids)
     for hit in found:
-        yield _heading(hit)
+        yield _heading(hit, names[hit.checkpoint])
         yield _snippet(hit)
     if not found.hits:
         yield "nothing found"
     if found.scanned:
         yield Text(
-            f"scanned {plural(found.scanned, 'thread')}, which no search index has as they are: see --build", "dim"
+            f"scanned {plural(found.scanned, 'thread')} that the search index does not have as now: see --build",
+            "dim",
         )
     if not found.complete and not found.skipped:
         yield Text("not all threads were read: raise --scan-limit", "yellow")
     yield from skipped_lines(found.skipped)
 
 
-def _heading(hit: SearchHit) -> Text:
+def _heading(hit: SearchHit, checkpoint: str) -> Text:
     text = Text(one_line(hit.thread), "bold")
-    text.append(f"  {one_line(hit.checkpoint)}", "not bold yellow")
+    text.append(f"  {one_line(checkpoint)}", "not bold yellow")
     text.append(f"  {one_line(hit.ns)}" if hit.ns else "", "not bold")
     text.append(f"  {format_time(hit.time)}", "not bold dim")
     if hit.role is not None:

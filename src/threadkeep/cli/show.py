@@ -32,6 +32,7 @@ from threadkeep.cli.options import (
     key_value,
 )
 from threadkeep.cli.output import (
+    NARROW,
     STATUS_STYLES,
     Hanging,
     as_json_text,
@@ -58,8 +59,6 @@ from threadkeep.errors import Corrupt, Missing
 _PAGE, _LAST_MESSAGES = 50, 20
 """What a terminal shows of threads and of a chat; the output says how to see the rest."""
 _MOST_IN_PAGE = 1000
-_NARROW = 100
-"""A terminal with fewer columns shows fewer columns of `threads`."""
 _INDENT = Text("    ")
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
@@ -175,7 +174,7 @@ def _thread_lines(
     if not found:
         yield "no threads"
         return
-    left_out = _left_out(found, order) if is_terminal() and console().width < _NARROW else []
+    left_out = _left_out(found, order) if is_terminal() and console().width < NARROW else []
     names = [name for name in _THREAD_COLUMNS if name not in left_out]
     metadata = dict.fromkeys(columns)
     rows = (

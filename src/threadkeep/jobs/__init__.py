@@ -3,11 +3,11 @@
     catalogue.py     threads, thread, describe, delete, copy
     history.py       log, show, tree, find, diff, blame
     waiting.py       waiting
-    audit.py         trace, activity, sizes, stats
+    audit.py         trace, flow, activity, sizes, stats
     usage.py         usage
     prices.py        prices of tokens, in Python or in a file
-    branches.py      rollback, fork, tag
-    branch_list.py   branches, name_branch, compare_branches, switch_branch, delete_branch
+    rollback.py      rollback, fork, tag
+    branches.py      branches, name_branch, compare_branches, switch_branch, delete_branch
     search.py        search, build_search_index, drop_search_index
     prune.py         prune
     sweep.py         sweep
@@ -39,7 +39,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from threadkeep.jobs import (
         audit,
-        branch_list,
         branches,
         catalogue,
         compact,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         policies,
         prune,
         repair,
+        rollback,
         search,
         stored_types,
         sweep,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
-    "branch_list",
     "branches",
     "catalogue",
     "compact",
@@ -77,6 +76,7 @@ __all__ = [
     "policies",
     "prune",
     "repair",
+    "rollback",
     "search",
     "stored_types",
     "sweep",

@@ -1,98 +1,124 @@
-"""Roll back to a checkpoint, fork from one, or tag one; for LangGraph and CubeLoop threads."""
+"""List, name, compare, switch and delete the branches of a thread; for LangGraph and CubeLoop threads."""
 
 from __future__ import annotations
 
-from threadkeep.clock import nonce, now_us
-from threadkeep.engine.cube import branches as cube_branches
-from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_optional_id
-from threadkeep.engine.threads import branches, tags
-from threadkeep.engine.threads.branches import Branch, BranchStamp
-from threadkeep.jobs.catalogue import thread_key
-from threadkeep.plan import Plan
+from functools import partial
+
+from threadkeep.clock import nonce
+from threadkeep.engine.history import branches as engine_branches
+from threadkeep.engine.history.branches import BranchComparison, BranchInfo
+from threadkeep.engine.identity import as_id
+from threadkeep.engine.threads import tags
+from threadkeep.engine.threads.branch_removal import DeletedBranch
+from threadkeep.engine.threads.branch_removal import delete_branch as remove_branch
+from threadkeep.engine.threads.description import MAX_LABEL, as_line
+from threadkeep.engine.threads.rollback import Branch
+from threadkeep.engine.threads.thread_rows import BRANCH_NAME, means_latest
+from threadkeep.jobs.leases import check_lease
+from threadkeep.jobs.rollback import find_thread, rollback
 from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 
 
-def rollback(
+def branches(session: Session, thread_id: str, *, ns: str = "", kind: str | None = None) -> Work[list[BranchInfo]]:
+    """Return the branches of a thread, that with the newest head first: one for each checkpoint without a child.
+
+    They come from rollbacks, forks, replays and `update_state` on earlier checkpoints. `ns` is the namespace of a
+    subgraph. In a CubeLoop thread they come from `rollback` and `fork` of a Keep; what CubeLoop forks is a thread of
+    its own. A damaged checkpoint is part of a branch as far as its row tells. Raise Missing if the thread does not
+    exist. Up to four round trips; no state is read.
+    """
+    namespace = as_id(ns, "ns")
+    key = yield from find_thread(session, thread_id, namespace, kind)
+    return (yield from read(lambda: engine_branches.list_branches(session.heads, key, namespace)))
+
+
+def name_branch(
+    session: Session, thread_id: str, branch: str, name: str | None, *, ns: str = "", kind: str | None = None
+) -> Work[BranchInfo]:
+    """Name a branch, or remove its name with None. Return the branch.
+
+    `branch` is its name, its head, or another checkpoint that only this branch has, given as for `show`. The name is
+    metadata (`branch_name`) of its head and stays with the branch when that grows. If another branch starts after that
+    checkpoint, both have it, and it names neither. A name protects nothing: tag what prune must keep. It is one line of
+    at most 100 characters. Raise ValueError if another branch has this name or it is a checkpoint's, such as `latest`;
+    Missing if the thread or branch does not exist. Up to eight round trips.
+    """
+    if name is not None and not (name and isinstance(name, str)):
+        raise TypeError(f"name must be a non-empty str or None, not {name!r}")
+    if name is not None:
+        as_line(name, "branch name", MAX_LABEL)
+    ref, namespace = as_id(branch, "branch"), as_id(ns, "ns")
+    key = yield from find_thread(session, thread_id, namespace, kind)
+    find = partial(engine_branches.branch_of, session.heads, key)
+    found, info, every = yield from read(lambda: find(ref, namespace))
+    if name is not None and (means_latest(name) or any(name in each.path for each in every)):
+        raise ValueError(f"{name!r} already names a checkpoint: give the branch another name")
+    taken = [each for each in every if name is not None and each.name == name and each.head != found.head]
+    if taken:
+        raise ValueError(f"another branch of thread {key.id!r} is named {name!r}: that of {taken[0].head}")
+    at = found.named if name is None else found.head
+    if at is None or (name is not None and found.name == name):
+        return info
+    set_name = partial(tags.tag, session.heads, key, at, namespace, name, nonce(), under=BRANCH_NAME)
+    yield from change(key, set_name)
+    return (yield from read(lambda: find(found.head, namespace)))[1]
+
+
+def compare_branches(
+    session: Session, thread_id: str, a: str, b: str, *, ns: str = "", kind: str | None = None
+) -> Work[BranchComparison]:
+    """Return where two branches part, the checkpoints that only one of them has, and the difference of their states.
+
+    `a` and `b` are given as for `name_branch`. Raise Missing if the thread or a branch does not exist, ValueError if a
+    checkpoint is given that several branches have. Up to six round trips; values that both share are not read.
+    """
+    refs, namespace = (as_id(a, "a"), as_id(b, "b")), as_id(ns, "ns")
+    key = yield from find_thread(session, thread_id, namespace, kind)
+    return (yield from read(lambda: engine_branches.compare(session.heads, key, refs, namespace)))
+
+
+def switch_branch(
+    session: Session, thread_id: str, branch: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
+) -> Work[Branch]:
+    """Make a branch the latest: add one checkpoint with the state of its head, as `rollback` does. Nothing is removed.
+
+    `branch` is given as for `name_branch`. If it is the latest already, nothing changes, and its head is returned.
+    Writes on the head, such as an open question, are not taken along: the graph runs these tasks again. `dry_run`
+    changes nothing. Raise Missing if the thread or branch does not exist. Up to seven round trips.
+    """
+    ref, namespace = as_id(branch, "branch"), as_id(ns, "ns")
+    key = yield from find_thread(session, thread_id, namespace, kind)
+    found, info, _ = yield from read(lambda: engine_branches.branch_of(session.heads, key, ref, namespace))
+    if info.is_latest:
+        parent = found.path[-2] if len(found.path) > 1 else None
+        return Branch(key.id, key.kind, namespace, found.head, parent, found.head)
+    return (yield from rollback(session, key.id, found.head, ns=namespace, kind=key.kind, dry_run=dry_run))
+
+
+def delete_branch(
     session: Session,
     thread_id: str,
-    checkpoint_id: str,
+    branch: str,
     *,
     ns: str = "",
     kind: str | None = None,
     dry_run: bool = False,
-) -> Work[Branch]:
-    """Go back to a checkpoint: add a branch with its state, which becomes the latest. Nothing is removed.
+    force: bool = False,
+) -> Work[DeletedBranch]:
+    """Delete a branch: the checkpoints that only it has, with what subgraphs left in them. Return what was removed.
 
-    `checkpoint_id` is an id, a unique beginning of one, or `latest~2`; in a CubeLoop thread also a completed run.
-    Repeating the call returns the same branch if nothing has continued from it yet. `dry_run` changes nothing.
-    Raise Missing if the thread or checkpoint does not exist. Up to five round trips.
+    `branch` is given as for `name_branch`. What other branches read does not change: checkpoints that their delta
+    channels need become hidden. Tagged checkpoints stay. `dry_run` changes nothing and returns what would be removed.
+
+    Raise ValueError for the latest branch: make another one the latest first, with `switch_branch`. Raise Missing if
+    the thread or branch does not exist, Corrupt if a checkpoint of the namespace is damaged, Leased if somebody else
+    holds a lease of the thread, unless `force` is given. Up to five round trips.
     """
-    ref, namespace = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
+    ref, namespace = as_id(branch, "branch"), as_id(ns, "ns")
     key = yield from find_thread(session, thread_id, namespace, kind)
-
-    def plan() -> Plan[Branch]:
-        if key.kind == CUBE:
-            return cube_branches.rollback(session.heads, key, ref, _stamp(), dry_run=dry_run)
-        return branches.rollback(session.heads, key, ref, namespace, _stamp(), dry_run=dry_run)
-
-    return (yield from read(plan) if dry_run else change(key, plan))
-
-
-def fork(
-    session: Session,
-    thread_id: str,
-    checkpoint_id: str | None = None,
-    *,
-    to: str | None = None,
-    ns: str = "",
-    kind: str | None = None,
-) -> Work[Branch]:
-    """Add a branch from a checkpoint (the latest by default), or start the new thread `to` from it.
-
-    A new thread begins with that checkpoint, its ancestors and their writes. Raise ValueError if the thread `to`
-    exists, or if both `to` and `ns` are given; Missing if the thread or checkpoint does not exist. Up to six round
-    trips.
-    """
-    ref, target_id = as_optional_id(checkpoint_id, "checkpoint_id"), as_optional_id(to, "to")
-    namespace = as_id(ns, "ns")
-    if target_id is not None and namespace:
-        raise ValueError("a new thread starts in the root namespace: give ns or to, not both")
-    key = yield from find_thread(session, thread_id, namespace, kind)
-    if target_id is None:
-        return (yield from change(key, lambda: _fork_within(session, key, ref, namespace)))
-    target = session.key(key.kind, target_id)
-    fork_to = cube_branches.fork_to if key.kind == CUBE else branches.fork_to
-    return (yield from change(target, lambda: fork_to(session.heads, key, ref, target, _stamp())))
-
-
-def tag(
-    session: Session, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
-) -> Work[str]:
-    """Tag a checkpoint (metadata `tag`) so that policies keep it; None removes the tag. Return the checkpoint's id.
-
-    Raise Missing if the thread or checkpoint does not exist. Four round trips; three if nothing changes.
-    """
-    if name is not None and not (name and isinstance(name, str)):
-        raise TypeError(f"name must be a non-empty str or None, not {name!r}")
-    ref, namespace = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    key = yield from find_thread(session, thread_id, namespace, kind)
-    return (yield from change(key, lambda: tags.tag(session.heads, key, ref, namespace, name, nonce())))
-
-
-def find_thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
-    """Return the key of a thread. Raise ValueError for a namespace in a CubeLoop thread."""
-    key = yield from read(lambda: thread_key(session, thread_id, kind))
-    if key.kind == CUBE and ns:
-        raise ValueError(f"thread {key.id!r} is a CubeLoop thread: it has no namespaces")
-    return key
-
-
-def _fork_within(session: Session, key: ThreadKey, ref: str | None, ns: str) -> Plan[Branch]:
-    if key.kind == CUBE:
-        return cube_branches.fork(session.heads, key, ref, _stamp())
-    return branches.fork(session.heads, key, ref, ns, _stamp())
-
-
-def _stamp() -> BranchStamp:
-    return BranchStamp(now_us(), nonce())
+    remove = partial(remove_branch, session.heads, key, ref, namespace, nonce(), dry_run=dry_run)
+    deleted = yield from read(remove) if dry_run else change(key, remove, force=force)
+    if dry_run and not force:
+        yield from check_lease(session, key)
+    return deleted

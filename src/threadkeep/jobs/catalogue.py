@@ -15,6 +15,7 @@ from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kin
 from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.description import Description
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
 from threadkeep.errors import Corrupt, Leased
@@ -103,23 +104,33 @@ def describe(
     *,
     title: str | EllipsisType | None = ...,
     labels: Iterable[str] | EllipsisType = ...,
+    add_labels: Iterable[str] = (),
+    remove_labels: Iterable[str] = (),
     archived: bool | EllipsisType = ...,
     kind: str | None = None,
 ) -> Work[ThreadInfo]:
     """Set the title and the labels of a thread, and whether it is archived. Return the thread.
 
-    What is not given stays as it is; `title=None` removes the title, and `labels=[]` all labels. A thread may be
-    described before its first run: then it is listed, without checkpoints; `kind` says of which kind it will be,
-    `graph` by default. A thread without checkpoints is deleted when its last title, label or mark is removed. Nobody's
-    lease matters, and `updated` stays: it says when an agent last wrote.
+    What is not given stays as it is; `title=None` removes the title, and `labels=[]` all labels. `add_labels` and
+    `remove_labels` change the labels that are there, so several callers may do so at once. A thread may be described
+    before its first run: then it is listed, without checkpoints; `kind` says of which kind it will be, `graph` by
+    default. A thread without checkpoints is deleted when its last title, label or mark is removed. Nobody's lease
+    matters, and `updated` stays: it says when an agent last wrote.
 
     Raise ValueError if nothing is given, if there is a thread of each kind with this id and `kind` is not given, or for
     a text that is empty, too long or has control characters. Two round trips; two more without `kind`, and up to three
     for a derived title.
     """
     changes, id = description.as_changes(title, labels, archived), as_id(thread_id, "thread_id")
+    added, removed = description.label_set(add_labels), description.label_set(remove_labels)
+    if not (changes or added or removed):
+        raise ValueError("describe needs a title, labels or archived")
     key = (yield from _find(session, id, kind)) or session.key(as_kind(kind) or GRAPH, id)
-    info = yield from change(key, lambda: catalogue.describe(session.heads, key, changes, now_ms(), nonce()))
+
+    def changed(before: Description) -> Description:
+        return before._replace(**changes).with_labels(added, removed)
+
+    info = yield from change(key, lambda: catalogue.describe(session.heads, key, changed, now_ms(), nonce()))
     return (yield from read(lambda: _with_titles(session, [info])))[0]
 
 

@@ -10,7 +10,7 @@ from threadkeep.engine.health.repair import RepairOptions, RepairResult
 from threadkeep.engine.health.repair import repair as rebuild_or_discard
 from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import CUBE, as_id, as_kind, as_optional_id
-from threadkeep.engine.threads.branches import BranchStamp
+from threadkeep.engine.threads.rollback import BranchStamp
 from threadkeep.work import Work, change, read
 
 if TYPE_CHECKING:

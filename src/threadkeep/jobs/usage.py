@@ -11,7 +11,7 @@ from threadkeep.clock import now_ms
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.token_counts import METADATA, MODEL, NODE, THREAD, Prices, TokenTotals, TokenUsage
 from threadkeep.engine.history.token_usage import ThreadUsage, UsageQuery, thread_usage
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import ThreadKey, as_id, as_ids, as_kind
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
@@ -66,8 +66,7 @@ def usage(
     elif prefix or wanted:
         raise ValueError("give thread_ids, or prefix and metadata, not both")
     else:
-        ids = [thread_ids] if isinstance(thread_ids, str) else list(thread_ids)
-        select = partial(_over_named, session, [as_id(id, "thread_ids") for id in dict.fromkeys(ids)], kind)
+        select = partial(_over_named, session, _as_ids(thread_ids), kind)
 
     def work() -> Work[TokenUsage]:
         table = yield Blocking(partial(read_prices, prices))  # may read a file
@@ -100,6 +99,11 @@ def usage(
         )
 
     return with_progress(work(), on_progress)
+
+
+def _as_ids(given: Any) -> list[str]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(dict.fromkeys(as_ids(given, "thread_ids") if several else [as_id(given, "thread_ids")]))
 
 
 def _as_groups(by: Any) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from threadkeep.clock import now_ms
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.waiting import WaitingThread, open_questions
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.tenants.requests import refuse_encrypted_tenant
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.over_threads import over_threads, read_thread
 from threadkeep.session import Session
-from threadkeep.work import OnProgress, Work, with_progress
+from threadkeep.work import OnProgress, Work, read, with_progress
 
 _damage_logger = logging.getLogger("threadkeep.damage")
 _QUESTIONS, _PAUSED = ("interrupted", "error"), ("pending",)
@@ -45,7 +46,7 @@ def waiting(
     holds a lease of; `paused=False` leaves them out.
 
     Questions are plain data; the application's classes are not needed. A damaged thread is left out, and a warning on
-    the logger `threadkeep.damage` names it. Three round trips, more for many threads, and two for each that may wait.
+    the logger `threadkeep.damage` names it. Four round trips, more for many threads, and two for each that may wait.
     """
     until, wanted, match = as_time(before, "before", now_ms()), as_filter(metadata), as_match(match)
     prefix, kind = as_id(prefix, "prefix"), as_kind(kind)
@@ -62,6 +63,8 @@ def waiting(
 
         for status in (*_QUESTIONS, *(_PAUSED if paused else ())):
             yield from over_threads(session.tenant, prefix, kind, wanted, visit, match, status)
+        if session.keys is None:  # an encrypted row has no status that could be searched for
+            yield from read(partial(refuse_encrypted_tenant, session.tenant))
         for id in skipped:
             _damage_logger.warning("thread %r is damaged and left out; see `threadkeep verify`", id)
         questions = [each for of_thread in found.values() for each in of_thread]

@@ -18,7 +18,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadSeveral, LoadSeveralItems
-from threadkeep.engine.tenants.requests import LoadTenant, TenantRow
+from threadkeep.engine.tenants.requests import LoadTenant, TenantRow, refuse_encrypted_row
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
 
@@ -207,8 +207,7 @@ class TenantTransport:
         is_new = False
         if tenant.keys is None:
             row = self._load_row(tenant.name)
-            if row is not None and row.sealed:
-                raise WrongKey("the storage is encrypted: open it with keys=, or on the command line with --keys FILE")
+            refuse_encrypted_row(row)
         else:
             from threadkeep.encryption.opening import open_tenant  # noqa: PLC0415 - imports cryptography
             from threadkeep.encryption.tenant_key import NEW  # noqa: PLC0415 - the same

@@ -10,7 +10,7 @@ it was. May import `engine.commit`, `engine.threads`, `engine.log` and, for `rep
     json_types.py     whether a value has only JSON types
     staging.py        applies ops to a draft and builds the batch
     plans.py          write, load, snapshot, fork
-    branches.py       the operator's rollback and fork
+    rollback.py       the operator's rollback and fork
     plain_values.py   values as plain data, for people
     repair.py         a new checkpoint with everything that can be read
 """

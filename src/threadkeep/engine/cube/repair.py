@@ -24,8 +24,8 @@ from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.branches import BranchStamp
 from threadkeep.engine.threads.draft import Draft
+from threadkeep.engine.threads.rollback import BranchStamp
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
 

@@ -74,7 +74,7 @@ class _Side(NamedTuple):
         return self.reader.info(self.record)
 
 
-class CheckpointPlace(NamedTuple):
+class CheckpointRef(NamedTuple):
     """Where a checkpoint is: its thread, a reference to it (None for the latest), and its namespace."""
 
     key: ThreadKey
@@ -82,7 +82,7 @@ class CheckpointPlace(NamedTuple):
     ns: str
 
 
-async def diff(heads: Heads, a: CheckpointPlace, b: CheckpointPlace) -> Diff:
+async def diff(heads: Heads, a: CheckpointRef, b: CheckpointRef) -> Diff:
     """Compare two checkpoints. Two round trips for each thread."""
 
     async def compare_in(reader: ThreadReader) -> Diff:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+from threadkeep.errors import WrongKey
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, WRITE, Access, Request
 
 
@@ -100,3 +101,20 @@ class DeleteDataKeys(Request[None]):
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
     names: tuple[bytes, ...]
+
+
+# --- for Keeps without keys: nobody may have encrypted the tenant since they were opened
+
+
+async def refuse_encrypted_tenant(tenant: str) -> None:
+    """Raise WrongKey if a tenant is encrypted, for plans that would take what they cannot find for nothing.
+
+    To be used after they have looked: a tenant says that it is encrypted before any of its rows is. One round trip.
+    """
+    refuse_encrypted_row(await LoadTenant(tenant))
+
+
+def refuse_encrypted_row(row: TenantRow | None) -> None:
+    """Raise WrongKey if this is the row of an encrypted tenant."""
+    if row is not None and row.sealed:
+        raise WrongKey("the storage is encrypted: open it with keys=, or on the command line with --keys FILE")

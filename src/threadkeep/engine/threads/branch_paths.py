@@ -15,6 +15,7 @@ from threadkeep.engine.threads.thread_rows import (
     BRANCH_NAME,
     ThreadRows,
     forked_from,
+    means_latest,
     resolve_ref,
 )
 from threadkeep.errors import Missing
@@ -99,9 +100,11 @@ def name_of(thread: ThreadRows, ns: str, id: str) -> str | None:
 def find_branch(thread: ThreadRows, branches: Sequence[BranchPath], ref: str, ns: str) -> BranchPath:
     """Return the branch that a text names: by its name, or by one of its checkpoints, as `resolve_ref` finds it.
 
-    Missing if there is none. ValueError if several branches have this name or this checkpoint.
+    `latest` and a complete id are never names, even if an agent stored them as such. Missing if there is none.
+    ValueError if several branches have this name or this checkpoint.
     """
-    of_name = [each for each in branches if each.name == ref]
+    is_checkpoint = means_latest(ref) or (ns, ref) in thread.records or (ns, ref) in thread.damaged
+    of_name = [each for each in branches if each.name == ref and not is_checkpoint]
     if len(of_name) > 1:
         raise ValueError(f"{len(of_name)} branches are named {ref!r}: give the head of one, {_heads(of_name)}")
     if of_name:

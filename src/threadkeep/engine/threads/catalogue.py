@@ -5,7 +5,7 @@ It reads thread rows only, unless metadata is compared with any checkpoint of a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -231,12 +231,14 @@ def description_of(row: ThreadRow) -> Description:
     return description.unpack(row.description, f"thread {row.key.id!r}")
 
 
-async def describe(heads: Heads, key: ThreadKey, changes: Mapping[str, Any], time: int, nonce: int) -> ThreadInfo:
-    """Change these fields of a thread's Description, and return the thread. Two round trips, as in `change_row`."""
+async def describe(
+    heads: Heads, key: ThreadKey, change: Callable[[Description], Description], time: int, nonce: int
+) -> ThreadInfo:
+    """Change a thread's Description, and return the thread. Two round trips, as in `change_row`."""
 
     async def decide(before: ThreadRow | None) -> tuple[Mapping[str, Any] | None, ThreadInfo]:
         row = before or new_row(key, time, nonce)
-        after = row._replace(description=description.pack(description_of(row)._replace(**changes)))
+        after = row._replace(description=description.pack(change(description_of(row))))
         columns = {"description": after.description} if after.description != row.description else None
         return columns, thread_info(ListedThread(after._replace(checksum=None, bytes_check=None), None))
 

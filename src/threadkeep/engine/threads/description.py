@@ -35,6 +35,10 @@ class Description(NamedTuple):
         """Return whether the title or a label contains a text, in any case."""
         return any(text.casefold() in each.casefold() for each in (self.title or "", *self.labels))
 
+    def with_labels(self, added: Iterable[str], removed: Iterable[str]) -> Description:
+        """Return it with more labels and without others. ValueError if these are too many."""
+        return self._replace(labels=label_set({*self.labels, *added} - set(removed)))
+
 
 class DescriptionFilter(NamedTuple):
     """Which threads are wanted: those that have all of `labels`, and are `archived` or not; None means both."""
@@ -59,19 +63,17 @@ EVERY_THREAD = DescriptionFilter()
 
 
 def as_changes(title: GivenTitle, labels: GivenLabels, archived: GivenArchived) -> dict[str, Any]:
-    """Return the fields of a Description that change, checked; `...` stands for one that does not. ValueError if none.
+    """Return the fields of a Description that change, checked; `...` stands for one that does not.
 
     TypeError or ValueError for what is no title, no labels, or not a bool.
     """
     changes: dict[str, Any] = {}
     if title is not ...:
-        changes["title"] = None if title is None else _as_text(title, "title", MAX_TITLE)
+        changes["title"] = None if title is None else as_line(title, "title", MAX_TITLE)
     if labels is not ...:
         changes["labels"] = label_set(labels)
     if archived is not ...:
         changes["archived"] = as_archived(archived)
-    if not changes:
-        raise ValueError("describe needs a title, labels or archived")
     return changes
 
 
@@ -79,7 +81,7 @@ def label_set(labels: Any) -> tuple[str, ...]:
     """Return given labels as a sorted tuple, each of them once."""
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
         raise TypeError(f"labels must be an iterable of str, not {type(labels).__name__}")
-    found = tuple(sorted({_as_text(each, "label", MAX_LABEL) for each in labels}))
+    found = tuple(sorted({as_line(each, "label", MAX_LABEL) for each in labels}))
     if len(found) > MAX_LABELS:
         raise ValueError(f"a thread has at most {MAX_LABELS} labels, not {len(found)}")
     return found
@@ -99,11 +101,12 @@ def as_filter(labels: Any, archived: Any) -> DescriptionFilter:
     )
 
 
-def _as_text(text: Any, what: str, longest: int) -> str:
+def as_line(text: Any, what: str, longest: int) -> str:
+    """Return a line of text. TypeError or ValueError if it is none; `what` says what it is."""
     if not isinstance(text, str):
         raise TypeError(f"a {what} must be a str, not {type(text).__name__}")
     if not text.strip():
-        raise ValueError(f"a {what} must not be empty; None removes a title, [] all labels")
+        raise ValueError(f"a {what} must not be empty; None removes a title or name, [] all labels")
     if len(text) > longest:
         raise ValueError(f"a {what} has at most {longest} characters, not {len(text)}")
     if not text.isprintable() and (found := [each for each in text if unicodedata.category(each) in _NOT_PRINTED]):

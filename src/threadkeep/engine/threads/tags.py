@@ -16,10 +16,10 @@ from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import CheckpointRecord, reseal
 from threadkeep.engine.requests import Batch, Commit, NewLabels
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.branches import find_visible
 from threadkeep.engine.threads.damaged_rows import load_to_change
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.rollback import find_visible
 from threadkeep.engine.threads.thread_rows import TAG, ThreadRows
 
 

@@ -157,6 +157,12 @@ def resolve_ref(thread: ThreadRows, ref: str | None, ns: str = "") -> Checkpoint
     return (ns, match_id([id for _, id in thread.visible_keys(ns)], ref, where))
 
 
+def means_latest(ref: str) -> bool:
+    """Return whether a reference is `latest`, or counts back from it."""
+    back = ANCESTOR_REF.fullmatch(ref)
+    return (back["ref"] if back is not None else ref) == LATEST
+
+
 def match_id(ids: list[str], ref: str, where: str) -> str:
     """Return the last of these ids if the reference is `latest`, else the only one that begins or ends with it.
 

@@ -1,4 +1,4 @@
-"""Branches: roll a thread back to an earlier checkpoint, or fork it. Nothing is removed and no state is copied.
+"""Roll a thread back to an earlier checkpoint, or fork it. Nothing is removed and no state is copied.
 
 A branch in the same thread is one new row with the slots, versions and labels of its target. It becomes the latest
 checkpoint of its namespace, whatever the clock says, so the graph continues from there. Its parent is the target.

@@ -25,10 +25,10 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems
-from threadkeep.engine.threads.branches import Branch, BranchStamp, find_visible
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.rollback import Branch, BranchStamp, find_visible
 from threadkeep.engine.threads.thread_rows import (
     FORKED_FROM,
     LATEST,
