@@ -205,7 +205,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
 def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> None:
     filled(lasting_url, tmp_path)
     all_steps = steps(tmp_path)
-    assert {args[0] for args, _ in all_steps} == set(COMMANDS)
+    assert {args[0] for args, _ in all_steps} == set(COMMANDS) - {"inspect"}  # it serves until it is stopped
     for number, (args, is_expected) in enumerate(all_steps):
         start = program if lasting_url.startswith("sqlite") and number % 5 == 0 else forked
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]

@@ -72,7 +72,10 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "export": ({"output"}, {"file"}),
     "convert": (set(), {"source_keys"}),  # --keys
     "encrypt": ({"hide_ids"}, set()),  # an option of `open`
-    "inspect": ({"storage", "port", "host", "graph", "redact", "no_browser"}, {"keep", "authorize", "allowed_hosts"}),
+    "inspect": (
+        {"storage", "port", "host", "graph", "redact", "no_browser", "user_key"},
+        {"keep", "authorize", "allowed_hosts", "user_keys"},
+    ),
     "lease": ({"action"}, set()),
     "tenants": ({"action"}, set()),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import html
+import json
 import re
 import shlex
 import signal
@@ -35,14 +36,17 @@ from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.inspected import Inspected
 
 
-def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_path: Path, options: list[str]) -> None:
     file = tmp_path / "agents.db"
     with threadkeep.open(f"sqlite:///{file}") as keep:
         graph = demo_storage.support().compile(checkpointer=keep.checkpointer)
         graph.invoke({"messages": [("human", "hello")]}, demo_storage.config("t", "u"))
-    command = [sys.executable, "-m", "threadkeep", "inspect", str(file), "--no-browser"]
+    command = [sys.executable, "-m", "threadkeep", "inspect", str(file), "--no-browser", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        link = re.search(r"read-only.*(http://127\.0\.0\.1:\d+/\?token=\S+)", process.stdout.readline())[1]
+        line = process.stdout.readline()
+        link = re.search(r"read-only.*(http://127\.0\.0\.1:\d+/\?token=[\w-]+)", line)[1]
+        assert not options or json.loads(line)["link"] == link
         with httpx.Client(follow_redirects=True) as browser:
             answer = browser.get(link)
         assert (answer.status_code, "token" in str(answer.url)) == (200, False)

@@ -12,8 +12,8 @@ import typer
 
 import threadkeep
 from threadkeep.cli.app import app, is_foreign_file, open_keep
-from threadkeep.cli.options import Tenant, Url
-from threadkeep.cli.output import one_line
+from threadkeep.cli.options import Json, Tenant, Url
+from threadkeep.cli.output import as_json_text, one_line
 from threadkeep.cli.settings import as_url
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def inspect(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
     url: Url = None,
     tenant: Tenant = "",
+    json: Json = False,
 ) -> None:
     """Open a storage in the browser: threads, checkpoints, memories, sizes. Read-only unless --write is given."""
     if not ip_address(host).is_loopback:
@@ -94,7 +95,9 @@ def inspect(
         )
         mode = "changes allowed" if shown.write else "read-only"
         with listen(shown, host=host, port=port) as server:
-            typer.echo(one_line(f"{without_password(url)} ({mode}), until Ctrl-C: {server.link}"))
+            told = {"storage": without_password(url), "mode": mode, "link": server.link}
+            text = f"{told['storage']} ({mode}), until Ctrl-C: {server.link}"
+            typer.echo(as_json_text(told) if json else one_line(text))
             if not no_browser:
                 webbrowser.open(server.link)
             with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
