@@ -89,6 +89,8 @@ NEED_NO_KEYS = {"doctor", "drop_tenant", "migrate", "tenants"}
 """Verbs about the storage as a whole. They show no data."""
 NEED_ANY_KEYS = {"encrypt", "reencrypt", "rotate"}
 """Verbs that raise ValueError without any keys."""
+NEED_PLAIN = {"build_search_index"}
+"""Verbs that raise ValueError with any keys."""
 
 
 def calls(keep: threadkeep.Keep, *, is_async: bool) -> dict[str, Callable[[], Any]]:
@@ -107,7 +109,7 @@ def calls(keep: threadkeep.Keep, *, is_async: bool) -> dict[str, Callable[[], An
         found[name] = call
 
     for verb, given in VERBS.items():
-        if verb not in NEED_NO_KEYS | (NEED_ANY_KEYS if keep._session.keys is None else set()):
+        if verb not in NEED_NO_KEYS | (NEED_ANY_KEYS if keep._session.keys is None else NEED_PLAIN):
             args, options = ((), given) if isinstance(given, dict) else (given() if callable(given) else given, {})
             add(f"keep.{verb}", keep, verb, *args, **options)
     at, chain = config("t", "00000002"), Chain(saver, "new")
@@ -209,7 +211,7 @@ COMMANDS: dict[str, list[str]] = {
     "activity": [], "backup": ["URL", "FILE"], "blame": ["t", "name"], "branches": ["t"], "compact": [], "convert": ["URL", "TARGET"],
     "copy": ["t", "u2"], "delete": ["t", "--yes"], "describe": ["t", "--title", "A"], "diff": ["t", "latest~1", "latest"], "doctor": [],
     "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "flow": ["t"], "fork": ["t", "--to", "f"],
-    "import": ["EXPORTED"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
+    "import": ["EXPORTED"], "inspect": ["--no-browser"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
     "reencrypt": ["--no-wait"], "repair": ["t"], "restore": ["EXPORTED", "URL"], "rollback": ["t", "latest~1"],
     "rotate": [], "search": ["x"], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],
     "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "usage": [], "verify": [], "waiting": [],

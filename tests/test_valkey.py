@@ -116,8 +116,13 @@ OURS = {
     "ZRANGEBYSCORE",
     "ZREVRANGEBYSCORE",
     "ZMSCORE",
+    "ZSCORE",
     "HLEN",
     "ZCOUNT",
+    "ZADD",
+    "ZREM",
+    "UNLINK",
+    "HGETALL",
 }
 IN_SCRIPTS = {
     "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",

@@ -116,6 +116,7 @@ def _opened(url: str, tenant: str, *, write: bool) -> Iterator[tuple[threadkeep.
             yield keep, ForeignStorage(url, keep)
     else:
         with open_keep(url, tenant, read_only=not write) as keep:
+            keep.threads(limit=1, titles=False)  # what cannot be read at all ends the command, instead of each page
             yield keep, None
 
 
