@@ -30,6 +30,7 @@ from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
+from threadkeep.tenants.transport import TenantTransport
 from threadkeep.transports.direct import Direct
 from value_changes import CHANNELS, elements, evolve_long
 
@@ -199,7 +200,9 @@ class Store:
 def stores(folder: Path) -> list[Store]:
     def in_memory() -> Callable[[int], Keep]:
         rows = InMemoryBackend()
-        return lambda which: Keep(Session(Direct(rows), tenant="", caches=Caches(CACHES[which])), None)
+        return lambda which: Keep(
+            Session(TenantTransport(Direct(rows), ""), tenant="", caches=Caches(CACHES[which])), None
+        )
 
     def in_file(name: str) -> Callable[[int], Keep]:
         url = f"sqlite:///{folder / name}"

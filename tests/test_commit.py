@@ -9,7 +9,7 @@ import pytest
 
 from test_plans import KEY, Bench, put, writes
 from threadkeep.engine.commit import TRIES, Decision, Seen, commit, commit_once, fill_cache, read_consistently
-from threadkeep.engine.cube import branches, plans
+from threadkeep.engine.cube import plans, rollback
 from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, encode_message
 from threadkeep.engine.health import repair
 from threadkeep.engine.identity import CUBE
@@ -140,9 +140,9 @@ VERBS: dict[str, Callable[[Bench], Any]] = {
     "free": lambda b: prune.free_unused_items(b.heads, KEY, 6),
     "delete runs": lambda b: prune.delete_runs(b.heads, KEY, frozenset({"run 2"}), 6),
     "repair": lambda b: repair.repair(b.heads, KEY, repair_options(), None),
-    "cube rollback": lambda b: branches.rollback(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
-    "cube fork": lambda b: branches.fork(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
-    "cube fork to": lambda b: branches.fork_to(b.heads, TALK, "run", TALK._replace(id="new"), BranchStamp(5000, 6)),
+    "cube rollback": lambda b: rollback.rollback(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
+    "cube fork": lambda b: rollback.fork(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
+    "cube fork to": lambda b: rollback.fork_to(b.heads, TALK, "run", TALK._replace(id="new"), BranchStamp(5000, 6)),
     "CubeLoop's fork": lambda b: plans.fork(b.heads, TALK, TALK._replace(id="new"), "run", None, time=5, nonce=6),
 }
 

@@ -25,6 +25,7 @@ from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Outcome, Request
 from threadkeep.session import Caches, Session
+from threadkeep.tenants.transport import Tenant
 from threadkeep.transports.direct import Direct
 from threadkeep.transports.sqlite import SqliteFile
 
@@ -72,6 +73,9 @@ class Crashing:
 
     def try_drop(self, key: Any) -> bool:
         return self._guarded(lambda: self._inner.try_drop(key))
+
+    def tenant(self, name: str) -> Tenant:
+        return Tenant(name, None, hide_ids=None)
 
     def setup(self) -> None:
         self._inner.setup()

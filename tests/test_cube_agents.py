@@ -41,6 +41,7 @@ from threadkeep import Keep
 from threadkeep.adapters import cubeloop as adapter
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.session import Caches, Session
+from threadkeep.tenants.transport import TenantTransport
 from threadkeep.transports.direct import Direct
 
 
@@ -61,7 +62,7 @@ class Storage:
 
     def open(self, *, claim_timeout: float | None = None) -> Keep:
         if self.url.startswith("memory"):
-            session = Session(Direct(self._memory), tenant="", caches=Caches(1 << 26))
+            session = Session(TenantTransport(Direct(self._memory), ""), tenant="", caches=Caches(1 << 26))
             self._keeps.append(Keep(session, None, claim_timeout=claim_timeout))
         else:
             self._keeps.append(threadkeep.open(self.url, claim_timeout=claim_timeout))
