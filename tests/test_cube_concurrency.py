@@ -183,6 +183,33 @@ async def test_one_of_several_tasks_that_claim_a_run_wins(url: str) -> None:
             assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", *["RunAlreadyClaimedError"] * 7]
 
 
+async def test_a_change_that_cannot_be_made_at_once_stays_before_later_ones(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was cancelled, and the later ones came before a worker looked for them."""
+    async with threadkeep.open(lasting_url) as keep:
+        await keep.cube.append("t", [message("before")])
+        transport, may_commit = keep._session.transport, threading.Event()
+        try_commit, is_tried = transport.try_commit, threading.Event()
+
+        def fail_once(_: Any) -> bool:
+            monkeypatch.setattr(transport, "try_commit", try_commit)
+            is_tried.set()
+            return not may_commit.wait(30)
+
+        monkeypatch.setattr(transport, "try_commit", fail_once)
+        first = asyncio.create_task(keep.cube.append("t", [message("first")]))
+        await asyncio.to_thread(is_tried.wait, 30)
+        first.cancel()
+        with monkeypatch.context() as patch:
+            patch.setattr(keep._session.runner._state.workers, "have_more", lambda: True)  # so no other worker starts
+            later = [asyncio.create_task(keep.cube.append("t", [message(text)])) for text in ("second", "third")]
+            await asyncio.sleep(0.01)
+        may_commit.set()
+        await asyncio.gather(*later)
+        assert texts((await keep.cube.load("t")).messages) == ["before", "first", "second", "third"]
+
+
 async def test_one_of_several_tasks_that_fork_onto_a_thread_wins(lasting_url: str) -> None:
     async with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as other:
         await keep.cube.claim_run("t", "r")

@@ -360,7 +360,8 @@ class Runner:
 
         The first caller that waits in the queue drives it from now on. In the main thread, where Ctrl-C might come
         between two steps of that, a worker takes over instead: the queue as a whole goes to the inbox, in one step that
-        may be repeated, and only the worker takes changes out of it.
+        may be repeated, and only the worker takes changes out of it. It goes to the front: what came to the inbox
+        meanwhile was called later.
         """
         state = self._state
         if state.queues.get(queue.key) is queue and queue.is_claim:
@@ -370,7 +371,8 @@ class Runner:
             del state.queues[queue.key]
         if queue and queue.is_claim:
             assert queue.ops is not None
-            self._put_into_inbox(state, queue.key, queue.ops, queue)
+            state.inbox.appendleft((queue.key, queue.ops, queue))
+            self._wake_worker(state)
 
     def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
         """Commit an op of an agent thread and return the op's result."""
@@ -537,12 +539,13 @@ class Runner:
         empties the inbox looks again when done, and so does a worker after each job. So the changes of many tasks need
         one job.
         """
-        self._put_into_inbox(self._open_state(), key, ops, change)
+        state = self._open_state()
+        state.inbox.append((key, ops, change))
+        self._wake_worker(state)
 
-    def _put_into_inbox(
-        self, state: _RunnerState, key: Hashable, ops: ThreadOps, changes: PendingChange | ThreadQueue
-    ) -> None:
-        state.inbox.append((key, ops, changes))
+    @staticmethod
+    def _wake_worker(state: _RunnerState) -> None:
+        """Let a worker look into the inbox, unless one will do so anyway."""
         if not state.emptying.locked() and not state.workers.have_more():
             state.workers.submit(_no_job)
 
