@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
@@ -22,10 +22,13 @@ import apsw
 import pytest
 from langgraph.graph import START, StateGraph
 
+import postgres_servers
 import processes
 import threadkeep
+import valkey_servers
 from checkpoint_chains import Chain, config, values_of
 from encrypted_keeps import KEYS
+from outages import Proxy
 from threadkeep.conformance.cube.samples import user
 from threadkeep.engine.lease import StoredLease, pack_lease, unpack_lease
 from threadkeep.engine.requests import NAMELESS_START, StorageClock
@@ -651,6 +654,33 @@ def test_a_holder_that_was_frozen_has_lost_its_lease_to_the_next_one(lasting_url
     with threadkeep.open(lasting_url) as keep:
         with keep.lease("t", wait=FOREVER):
             put_one(keep, id="00000001")
+            assert go_on(holder).startswith("lost")
+        assert values_of(keep.checkpointer) == {"x": "00000001"}
+
+
+@pytest.fixture(params=["postgres", "valkey"])
+def partition(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Proxy]]:
+    """A new URL of a server, another by way of a proxy, and the proxy: closed, it cuts the second one off."""
+    if request.param == "postgres":
+        server = postgres_servers.shared()
+        url = postgres_servers.fresh_schema(server)
+    else:
+        server = valkey_servers.shared_one()
+        url = f"valkey://127.0.0.1:{server.port}/?prefix={valkey_servers.fresh_prefix()}"
+    proxy = Proxy(postgres_servers.free_port(), server.port)
+    proxy.open()
+    yield url, url.replace(f":{server.port}", f":{proxy.port}"), proxy
+    proxy.close()
+
+
+def test_a_holder_that_was_cut_off_has_lost_its_lease_to_the_next_one(partition: tuple[str, str, Proxy]) -> None:
+    url, proxied, proxy = partition
+    holder = start_holder(proxied, SHORT_TTL)
+    proxy.close()
+    with threadkeep.open(url) as keep:
+        with keep.lease("t", wait=FOREVER):
+            put_one(keep, id="00000001")
+            proxy.open()
             assert go_on(holder).startswith("lost")
         assert values_of(keep.checkpointer) == {"x": "00000001"}
 
