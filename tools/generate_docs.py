@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cli_reference
+import docstrings
 from code_map import code_map
+from diagrams import DIAGRAMS
 from public_names import public_names
 from request_table import request_table
 
@@ -20,13 +22,18 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/explanation/plans.md": ("requests", request_table),
     "docs/reference/api.md": ("public names", public_names),
 }
-PAGES = ("docs/reference/cli.md", *SECTIONS)
+WHOLE: dict[str, Callable[[], str]] = {
+    "docs/reference/cli.md": cli_reference.page,
+    "docs/reference/docstrings.md": docstrings.page,
+    **DIAGRAMS,
+}
+PAGES = (*WHOLE, *SECTIONS)
 
 
 def generated(page: str) -> str:
     """Return the text that a page should have."""
-    if page not in SECTIONS:
-        return cli_reference.page()
+    if page in WHOLE:
+        return WHOLE[page]()
     name, render = SECTIONS[page]
     start, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
     before, opening, rest = (ROOT / page).read_text("utf-8").partition(start)
@@ -39,9 +46,9 @@ def generated(page: str) -> str:
 def main() -> None:
     """Write every page that differs and print its name."""
     for page in PAGES:
-        text = generated(page)
-        if text != (ROOT / page).read_text("utf-8"):
-            (ROOT / page).write_text(text, "utf-8")
+        text, file = generated(page), ROOT / page
+        if not file.exists() or text != file.read_text("utf-8"):
+            file.write_text(text, "utf-8")
             print(page)
 
 
