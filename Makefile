@@ -32,7 +32,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test prove lint types fmt docs generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -64,6 +64,10 @@ types: $(VENV)/.stamp  ## check types with mypy, strict
 fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
 	$(RUN) -m ruff check --fix-only
 	$(RUN) -m ruff format
+
+docs: $(VENV)/.stamp  ## build the site of the documentation into build/site; any warning is an error
+	$(RUN) -m sphinx -b html -c tools/site -W --keep-going -q -E -d build/doctrees . build/site $(ARGS)
+	@echo "The site is in build/site/index.html"
 
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
