@@ -23,6 +23,7 @@ What `help()` says: the contract of every public name, with its signature, in th
 An async method has the parameters and the contract of the sync one, so both share an entry.
 """
 MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z_])")
+STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 OBJECTS: tuple[type, ...] = (
     threadkeep.Keep,
     threadkeep.KeepSaver,
@@ -121,7 +122,7 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
             is_positional = False
             yield "*"
         annotation = _annotation(parameter.annotation)
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = STARS.get(parameter.kind, "")
         default = _default(parameter.default)
         equals = (" = " if annotation else "=") if default else ""
         yield f"{stars}{name}{f': {annotation}' if annotation else ''}{equals}{default}"
