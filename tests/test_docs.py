@@ -263,6 +263,13 @@ def test_every_member_is_in_the_reference_exactly_once(owner: str) -> None:
     assert {name: output[name] for name in own_names(OWNERS[owner]) if output[name] != 1} == {}
 
 
+@pytest.mark.parametrize("owner", OWNERS)
+def test_every_member_has_its_docstring_in_the_reference(owner: str) -> None:
+    headings = re.findall(r"^### (.+)$", section(ROOT / "docs/reference/docstrings.md", owner), re.MULTILINE)
+    flags = {name for name in own_names(OWNERS[owner]) if isinstance(getattr(OWNERS[owner], name), bool)}
+    assert set(re.findall(r"`(\w+)`", " ".join(headings))) == own_names(OWNERS[owner]) - flags
+
+
 @pytest.mark.parametrize("page", named(PAGES))
 def test_no_table_has_two_rows_for_one_file(page: Path) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE):
