@@ -1,4 +1,4 @@
-"""The results of full runs: kept in bench/results.json, and written into docs/benchmarks.md and the README.
+"""The results of full runs: kept in bench/results.json, and written into docs/benchmarks.md, the README and some pages.
 
 A run of some rows replaces those rows only. Each group of rows knows when and where it was measured.
 """
@@ -29,7 +29,7 @@ FILE = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs/benchmarks.md"
 README = ROOT / "README.md"
 IMAGES = ROOT / "docs/images"
-START, END = "<!-- generated: results -->", "<!-- end of results -->"
+START, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 PACKAGES = (
     "threadkeep",
     "langgraph",
@@ -67,6 +67,36 @@ README_ROWS = (
     "cube append, to 1,000 messages",
 )
 """The keys of the rows that the README shows, wins and losses."""
+COMPARISON_ROWS = (
+    "saver time, strict",
+    "bytes",
+    "bytes written",
+    "get",
+    "list(10)",
+    "delta, both, time",
+    "delta, both, bytes",
+    "get in a new process",
+    "start of a process",
+    "parallel tasks, sync",
+    "small checkpoints",
+    "delete a small thread",
+)
+STORE_ROWS = (
+    "store put",
+    "store get",
+    "store batch put",
+    "store search, prefix, both",
+    "store search, equality, one matches",
+    "store put, words",
+    "store bytes, words",
+)
+CUBE_ROWS = ("cube append, to 1,000 messages", "cube load, 50000", "cube cold load, 0", "cube load, long", "cube fork")
+SHORT_TABLES = {
+    README: {"results": README_ROWS},
+    ROOT / "docs/comparison.md": {"checkpointers": COMPARISON_ROWS, "stores": STORE_ROWS, "cube": CUBE_ROWS},
+    ROOT / "docs/howto/serverless.md": {"start of a process": ("get in a new process", "start of a process")},
+}
+"""The rows that other pages show, by the name of the generated part."""
 _PARTS = {"store": "store: ", "cube": "CubeLoop: "}
 Results = dict[str, dict[str, Any]]
 
@@ -262,8 +292,8 @@ def _within(title: str) -> str:
     return title if title.startswith("CubeLoop") else title[0].lower() + title[1:]
 
 
-def short_table(results: Results) -> str:
-    """Return the table of the README: some rows, SQLite beside PostgreSQL."""
+def short_table(results: Results, keys: Iterable[str]) -> str:
+    """Return a table of some rows, SQLite beside PostgreSQL."""
     storages = ("sqlite", "postgres")
     rows = {
         (storage, row.key): cells(storage, row)
@@ -274,7 +304,7 @@ def short_table(results: Results) -> str:
         "| what | theirs, SQLite | threadkeep | | theirs, PostgreSQL | threadkeep | |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for key in README_ROWS:
+    for key in keys:
         found = [rows[storage, key] for storage in storages if (storage, key) in rows]
         if len(found) == len(storages):
             part = next((name for start, name in _PARTS.items() if key.startswith(start)), "")
@@ -283,21 +313,31 @@ def short_table(results: Results) -> str:
     return "\n".join(lines)
 
 
-def whole_page(path: Path, generated: str) -> str:
-    """Return a page with this generated part."""
-    before, opening, rest = path.read_text("utf-8").partition(START)
-    _, closing, after = rest.partition(END)
-    if not (opening and closing):
-        raise ValueError(f"{path.name} has no section between {START} and {END}")
-    return f"{before}{START}\n\n{generated}\n\n{END}{after}"
+def whole_page(path: Path, parts: Mapping[str, str]) -> str:
+    """Return a page with these generated parts, by name."""
+    text = path.read_text("utf-8")
+    for name, generated in parts.items():
+        start, end = (mark.format(name) for mark in (START, END))
+        before, opening, rest = text.partition(start)
+        _, closing, after = rest.partition(end)
+        if not (opening and closing):
+            raise ValueError(f"{path.name} has no section between {start} and {end}")
+        text = f"{before}{start}\n\n{generated}\n\n{end}{after}"
+    return text
+
+
+def short_tables(path: Path, results: Results) -> str:
+    """Return a page of `SHORT_TABLES` with its tables."""
+    return whole_page(path, {name: short_table(results, keys) for name, keys in SHORT_TABLES[path].items()})
 
 
 def write_page() -> None:
-    """Write tables and plots of all results into the page, and a short table into the README."""
+    """Write tables and plots of all results into the page, and short tables into other pages."""
     results = load()
     page = render(results)
-    PAGE.write_text(whole_page(PAGE, page.text), "utf-8")
-    README.write_text(whole_page(README, short_table(results)), "utf-8")
+    PAGE.write_text(whole_page(PAGE, {"results": page.text}), "utf-8")
+    for path in SHORT_TABLES:
+        path.write_text(short_tables(path, results), "utf-8")
     IMAGES.mkdir(exist_ok=True)
     for name, plot in page.plots.items():
         (IMAGES / name).write_text(plot, "utf-8")
