@@ -91,7 +91,7 @@ STORE_ROWS = (
     "store bytes, words",
 )
 CUBE_ROWS = ("cube append, to 1,000 messages", "cube load, 50000", "cube cold load, 0", "cube load, long", "cube fork")
-SHORT_TABLES = {
+SHORT_TABLES: dict[Path, dict[str, tuple[str, ...]]] = {
     README: {"results": README_ROWS},
     ROOT / "docs/comparison.md": {"checkpointers": COMPARISON_ROWS, "stores": STORE_ROWS, "cube": CUBE_ROWS},
     ROOT / "docs/howto/serverless.md": {"start of a process": ("get in a new process", "start of a process")},

@@ -23,11 +23,13 @@ myst_heading_anchors = 6
 
 html_theme = "furo"
 html_title = "threadkeep"
+html_favicon = html_logo = "../../src/threadkeep/inspector/static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["extra"]
 html_copy_source = False
 html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
 
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"\]\(([\w./-]+)\.md\)")
