@@ -24,6 +24,7 @@ from test_docs import ROOT, SOURCE, blocks, script
 
 THREADS = [f"t{number}" for number in range(8)]
 TIMEOUT = 60
+MANY = 300
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -79,23 +80,31 @@ def ask_all(client: httpx.Client) -> tuple[set[str], set[int]]:
     return {answer["reply"] for answer in answers}, {answer["worker"] for answer in answers}
 
 
-def test_workers_of_gunicorn_share_a_keep_that_was_opened_before_the_fork(tmp_path: Path, url: str) -> None:
+def counted_turns(client: httpx.Client) -> Iterator[set[int]]:
+    """Yield the workers that answered a turn of all threads. Each thread must have had all turns before, and no other."""
+    for turn in range(MANY):
+        replies, workers = ask_all(client)
+        assert replies == {f"That was message {2 * turn + 1}."}
+        yield workers
+
+
+def answered_by(turns: Iterator[set[int]], count: int) -> set[int]:
+    """Take turns until so many workers have answered, and return them."""
     workers: set[int] = set()
-    turns = 0
+    for answered in turns:
+        workers |= answered
+        if len(workers) == count:
+            return workers
+    raise AssertionError(f"only {workers} answered")
+
+
+def test_workers_of_gunicorn_share_a_keep_that_was_opened_before_the_fork(tmp_path: Path, url: str) -> None:
     with gunicorn(tmp_path, url) as client:
-        while turns < 3 or len(workers) < 2:
-            replies, answered = ask_all(client)
-            assert replies == {f"That was message {2 * turns + 1}."}
-            workers |= answered
-            turns += 1
-        killed = workers.pop()
+        turns = counted_turns(client)
+        killed = min(answered_by(turns, 2))
         os.kill(killed, signal.SIGKILL)
         assert postgres_servers.wait_until(lambda: not Path(f"/proc/{killed}").exists(), TIMEOUT)
-        while len(workers) < 2:
-            replies, answered = ask_all(client)
-            assert replies == {f"That was message {2 * turns + 1}."}
-            workers |= answered - {killed}
-            turns += 1
+        assert killed not in answered_by(turns, 2)
     with threadkeep.open(url) as keep:
         assert {info.id for info in keep.threads()} == {*THREADS, "first"}
         assert keep.verify().problems == []

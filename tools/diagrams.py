@@ -90,9 +90,9 @@ CELL = 62
 LEFT = 168
 CHECKPOINTS: tuple[tuple[str, str, str, tuple[tuple[int, int], ...]], ...] = (
     ("step 1", "new", "4:0+2", ((0, 2),)),
-    ("step 3", "new", "4:0+4", ((0, 4),)),
-    ("step 5", "new", "4:0+6", ((0, 6),)),
-    ("fork of step 3", "fork", "4:0+4  4:6+2", ((0, 4), (6, 2))),
+    ("step 4", "new", "4:0+4", ((0, 4),)),
+    ("step 7", "new", "4:0+6", ((0, 6),)),
+    ("fork of step 4", "fork", "4:0+4  4:6+2", ((0, 4), (6, 2))),
     ("message 0 edited", "edit", "4:8  4:1+5", ((8, 1), (1, 5))),
 )
 """Name, colour, how the ranges are written, and the ranges (start, length) of each checkpoint."""
