@@ -309,6 +309,12 @@ def test_every_public_name_is_in_the_reference(owner: str) -> None:
     assert set(PUBLIC[owner]) - output == set()
 
 
+def test_every_public_name_has_its_docstring_in_the_reference() -> None:
+    headings = re.findall(r"^##+ (.+)$", (ROOT / "docs/reference/docstrings.md").read_text("utf-8"), re.MULTILINE)
+    found = {name for heading in headings for name in re.findall(r"\w+", heading.replace("threadkeep.", "").lower())}
+    assert {name for name in PUBLIC["threadkeep"] if name.lower() not in found} == set()
+
+
 MIGRATIONS = "\n".join(
     sql for name, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items() if name.startswith("schema-")
 )
