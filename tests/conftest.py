@@ -22,6 +22,7 @@ import postgres_servers
 import shared_pool
 import threadkeep
 import valkey_servers
+from moved_clock import MovedClock
 from sync_async import Ask, AsyncCaller, Caller, SyncCaller
 from threadkeep.transports.postgres_own_pool import OwnPool
 
@@ -169,6 +170,12 @@ def call(request: pytest.FixtureRequest) -> Caller:
 def ask(call: Caller) -> Ask:
     """`ask(keep, "branches", …)`, sync and async, for a sync test."""
     return Ask(call)
+
+
+@pytest.fixture
+def moved_clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    """A clock whose `sleep` moves the time of threadkeep ahead instead of waiting."""
+    return MovedClock(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+SOURCE = Path(__file__).parents[1] / "src" / "threadkeep"
 _IMPORTED = (
     "apsw",
     "asyncio",
@@ -30,9 +31,12 @@ _IMPORTED = (
     "multiprocessing",
     "numpy",
     "psycopg_pool",
+    "rich.progress",
+    "rich.table",
     "threadkeep.adapters.cubeloop",
     "threadkeep.adapters.langgraph_saver",
     "threadkeep.adapters.langgraph_store",
+    *(f"threadkeep.cli.{file.stem}" for file in sorted((SOURCE / "cli").glob("[a-z]*.py"))),
     "threadkeep.transports.postgres",
     "threadkeep.transports.sqlite",
     "threadkeep.transports.valkey",

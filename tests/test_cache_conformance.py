@@ -17,6 +17,11 @@ from threadkeep.conformance.cache_suite import *
 {imported}
 
 @pytest.fixture
+def clock(moved_clock: MovedClock) -> MovedClock:
+    return moved_clock
+
+
+@pytest.fixture
 def cache():
     return {maker}
 

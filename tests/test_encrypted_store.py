@@ -10,12 +10,18 @@ import pytest
 
 import shared_pool
 import threadkeep
+from moved_clock import MovedClock
 from sealed_storages import KEYS
 from threadkeep.conformance.store_suite import *  # noqa: F403
 
 pytestmark = pytest.mark.sampled(4)
 VISIBLE = pytest.param(False, marks=pytest.mark.long)
 Open = Callable[..., threadkeep.KeepStore]
+
+
+@pytest.fixture
+def clock(moved_clock: MovedClock) -> MovedClock:
+    return moved_clock
 
 
 @pytest.fixture(params=[True, VISIBLE], ids=["ids hidden", "ids visible"])

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 import threadkeep
+from moved_clock import MovedClock
 from threadkeep.conformance.store_suite import *  # noqa: F403
 
 pytestmark = pytest.mark.sampled(2)
+
+
+@pytest.fixture
+def clock(moved_clock: MovedClock) -> MovedClock:
+    return moved_clock
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ import pytest
 from langgraph.cache.base import BaseCache
 
 from threadkeep.conformance.cache import entries, expiry, graphs
+from threadkeep.conformance.clock import clock
 from threadkeep.conformance.collect import tests_of
 from threadkeep.conformance.declarations import deviations, sync_or_async
 from threadkeep.conformance.sync_async import Caller, open_caller
 
-__all__ = ["Capabilities", "capabilities", "deviations", "my_cache", "sync_or_async"]
+__all__ = ["Capabilities", "capabilities", "clock", "deviations", "my_cache", "sync_or_async"]
 TESTS = tests_of(entries, expiry, graphs)
 globals().update(TESTS)
 __all__ += list(TESTS)

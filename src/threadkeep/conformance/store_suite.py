@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from langgraph.store.base import BaseStore
 
+from threadkeep.conformance.clock import clock
 from threadkeep.conformance.collect import tests_of
 from threadkeep.conformance.declarations import deviations, sync_or_async
 from threadkeep.conformance.store import (
@@ -36,6 +37,7 @@ __all__ = [
     "DIMS",
     "Capabilities",
     "capabilities",
+    "clock",
     "deviations",
     "embed",
     "embedding_store",

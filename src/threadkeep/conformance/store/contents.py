@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,10 +33,3 @@ def value(store: Caller, key: str, namespace: tuple[str, ...] = HOME) -> Any:
     item = store.get(namespace, key)
     assert item is not None, f"no item {key!r}"
     return item.value
-
-
-def wait_for_start_of_second() -> None:
-    """Wait until a new second has begun, so that a store that stores whole seconds fails reliably, not by chance."""
-    past = time.time() % 1
-    if past > 0.5:
-        time.sleep(1 - past)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from langgraph.store.base import Item, PutOp, SearchItem
 
-from threadkeep.conformance.store.contents import HOME, keys, put_all, value, wait_for_start_of_second
+from threadkeep.conformance.clock import Clock
+from threadkeep.conformance.store.contents import HOME, keys, put_all, value
 from threadkeep.conformance.sync_async import Caller
 
 ADA, BOB = ("users", "ada"), ("users", "bob")
@@ -92,38 +92,38 @@ def _in_utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def test_an_overwrite_keeps_created_at(my_store: Caller) -> None:
+def test_an_overwrite_keeps_created_at(my_store: Caller, clock: Clock) -> None:
     put_all(my_store, {"alone": {"n": 1}, "in a batch": {"n": 1}})
     first = {item.key: item.created_at for item in my_store.search(HOME)}
-    time.sleep(1.1)  # some stores store whole seconds
+    clock.sleep(1.1)  # some stores store whole seconds
     my_store.put(HOME, "alone", {"n": 2})
     put_all(my_store, {"in a batch": {"n": 2}, "new": {}})
     assert {key: my_store.get(HOME, key).created_at for key in first} == first
 
 
-def test_an_overwrite_moves_updated_at(my_store: Caller) -> None:
-    wait_for_start_of_second()
+def test_an_overwrite_moves_updated_at(my_store: Caller, clock: Clock) -> None:
+    clock.wait_for_start_of_second()
     my_store.put(HOME, "k", {"n": 1})
     first = my_store.get(HOME, "k")
-    time.sleep(0.01)
+    clock.sleep(0.01)
     my_store.put(HOME, "k", {"n": 2})
     assert my_store.get(HOME, "k").updated_at > first.updated_at
 
 
-def test_a_read_leaves_the_times_alone(my_store: Caller) -> None:
+def test_a_read_leaves_the_times_alone(my_store: Caller, clock: Clock) -> None:
     my_store.put(HOME, "k", {})
     first = my_store.get(HOME, "k")
-    time.sleep(0.01)
+    clock.sleep(0.01)
     my_store.search(HOME)
     again = my_store.get(HOME, "k")
     assert (again.created_at, again.updated_at) == (first.created_at, first.updated_at)
 
 
-def test_an_item_that_was_deleted_and_put_again_is_new(my_store: Caller) -> None:
-    wait_for_start_of_second()
+def test_an_item_that_was_deleted_and_put_again_is_new(my_store: Caller, clock: Clock) -> None:
+    clock.wait_for_start_of_second()
     my_store.put(HOME, "k", {})
     first = my_store.get(HOME, "k")
-    time.sleep(0.01)
+    clock.sleep(0.01)
     my_store.delete(HOME, "k")
     my_store.put(HOME, "k", {})
     assert my_store.get(HOME, "k").created_at > first.created_at

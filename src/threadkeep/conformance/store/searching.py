@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
 
+from threadkeep.conformance.clock import Clock
 from threadkeep.conformance.declarations import needs
-from threadkeep.conformance.store.contents import HOME, keys, put_all, wait_for_start_of_second
+from threadkeep.conformance.store.contents import HOME, keys, put_all
 from threadkeep.conformance.sync_async import Caller
 
 MANY: dict[str, dict[str, Any]] = {f"key {n:02}": {"n": n, "even": n % 2 == 0} for n in range(25)}
@@ -71,11 +71,11 @@ def test_a_negative_number_is_a_value_error(my_store: Caller, options: dict[str,
 
 
 @needs("newest_first")
-def test_what_was_updated_last_comes_first(my_store: Caller) -> None:
-    wait_for_start_of_second()
+def test_what_was_updated_last_comes_first(my_store: Caller, clock: Clock) -> None:
+    clock.wait_for_start_of_second()
     for key in ("a", "c", "b", "d"):
         my_store.put(HOME, key, {})
-        time.sleep(0.01)
+        clock.sleep(0.01)
     my_store.put(HOME, "c", {"again": True})
     assert keys(my_store.search(HOME)) == ["c", "d", "b", "a"]
 
@@ -108,12 +108,12 @@ TEA = ["both", "often", "one"]
 """The order by the query "green tea" of the items that have one of its words."""
 
 
-def put_texts(store: Caller, namespace: tuple[str, ...] = HOME) -> None:
+def put_texts(store: Caller, clock: Clock, namespace: tuple[str, ...] = HOME) -> None:
     """Put the texts one after the other."""
-    wait_for_start_of_second()
+    clock.wait_for_start_of_second()
     for n, (key, text) in enumerate(TEXTS.items()):
         store.put(namespace, key, {"text": text, "n": n})
-        time.sleep(0.01)
+        clock.sleep(0.01)
 
 
 @pytest.mark.parametrize("query", ["green tea", "coffee", "?!", " ", 'tea" OR', "n"], ids=str)
@@ -133,8 +133,8 @@ def test_a_query_finds_items_that_were_put_without_index(my_store: Caller) -> No
 
 
 @needs("ranks_by_words", "newest_first")
-def test_items_with_words_of_the_query_come_first_and_the_newest_others_follow(my_store: Caller) -> None:
-    put_texts(my_store)
+def test_items_with_words_of_the_query_come_first_and_the_newest_others_follow(my_store: Caller, clock: Clock) -> None:
+    put_texts(my_store, clock)
     found = my_store.search(HOME, query="green tea")
     assert keys(found) == [*TEA, "never", "none"]
     scores = [item.score for item in found[:3]]
@@ -144,9 +144,9 @@ def test_items_with_words_of_the_query_come_first_and_the_newest_others_follow(m
 
 
 @needs("ranks_by_words", "newest_first")
-def test_items_without_index_follow_those_with_words(my_store: Caller) -> None:
+def test_items_without_index_follow_those_with_words(my_store: Caller, clock: Clock) -> None:
     my_store.put(HOME, "hidden", {"text": "tea"}, index=False)
-    put_texts(my_store)
+    put_texts(my_store, clock)
     my_store.put(HOME, "one", {"text": "tea"}, index=False)
     found = [(item.key, item.score is None) for item in my_store.search(HOME, query="tea")]
     assert found[2:] == [("one", True), ("never", True), ("none", True), ("hidden", True)]
@@ -155,16 +155,16 @@ def test_items_without_index_follow_those_with_words(my_store: Caller) -> None:
 
 @needs("ranks_by_words", "newest_first")
 @pytest.mark.parametrize("query", ["coffee", "?!"])
-def test_a_query_whose_words_no_item_has_changes_nothing(my_store: Caller, query: str) -> None:
-    put_texts(my_store)
+def test_a_query_whose_words_no_item_has_changes_nothing(my_store: Caller, query: str, clock: Clock) -> None:
+    put_texts(my_store, clock)
     assert my_store.search(HOME, query=query) == my_store.search(HOME)
 
 
 @needs("ranks_by_words", "newest_first")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
 @pytest.mark.parametrize("filter", [None, {"even": True}], ids=["all", "even"])
-def test_pages_of_a_query_go_through_one_list(my_store: Caller, size: int, filter: Any) -> None:
-    wait_for_start_of_second()
+def test_pages_of_a_query_go_through_one_list(my_store: Caller, size: int, filter: Any, clock: Clock) -> None:
+    clock.wait_for_start_of_second()
     values = {key: value | {"text": "tea " * (value["n"] % 4) + "water"} for key, value in MANY.items()}
     put_all(my_store, values)
     found = pages(my_store, size, query="tea", filter=filter)
@@ -175,8 +175,8 @@ def test_pages_of_a_query_go_through_one_list(my_store: Caller, size: int, filte
 
 
 @needs("ranks_by_words", "newest_first")
-def test_a_word_that_was_replaced_does_not_rank(my_store: Caller) -> None:
-    put_texts(my_store)
+def test_a_word_that_was_replaced_does_not_rank(my_store: Caller, clock: Clock) -> None:
+    put_texts(my_store, clock)
     my_store.put(HOME, "both", {"text": "Ada likes water."})
     my_store.delete(HOME, "often")
     assert keys(my_store.search(HOME, query="green tea")) == ["one", "both", "never", "none"]

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from threadkeep.conformance.store.contents import HOME, keys, put_all, wait_for_start_of_second
+from threadkeep.conformance.clock import Clock
+from threadkeep.conformance.store.contents import HOME, keys, put_all
 from threadkeep.conformance.sync_async import Caller
 
 NOTES: dict[str, Any] = {
@@ -45,12 +45,12 @@ def test_scores_of_words_are_numbers_and_descend(my_text_store: Caller) -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_more_words_come_before_more_occurrences_and_these_before_newer_items(my_text_store: Caller) -> None:
-    wait_for_start_of_second()
+def test_more_words_come_before_occurrences_and_these_before_newer_items(my_text_store: Caller, clock: Clock) -> None:
+    clock.wait_for_start_of_second()
     texts = {"often": "tea tea tea", "twice": "tea, tea", "two": "green tea", "old": "tea", "new": "a long text of tea"}
     for key, text in texts.items():
         my_text_store.put(HOME, key, {"text": text})
-        time.sleep(0.01)
+        clock.sleep(0.01)
     assert keys(my_text_store.search(HOME, query="green tea")) == ["two", "often", "twice", "new", "old"]
 
 
