@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,22 +159,85 @@ async def test_messages_are_blamed_on_the_thread_where_they_were_said(stored: th
 
 
 def test_copies_in_another_storage_know_their_source(tmp_path: Path) -> None:
-    first, other, file = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}", tmp_path / "all.tk"
+    first, other = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     with threadkeep.open(first) as keep:
         write_thread(keep, "source")
         write_cube_thread(keep, "talk")
         for thread in ("source", "talk"):
             keep.copy(thread, f"copy of {thread}")
-        keep.export(file)
     threadkeep.convert(first, other)
     with threadkeep.open(other) as keep:
         assert keep.blame("copy of source", "log[1]").introduced_in.thread == "source"
         assert keep.blame("copy of talk", "messages[0]").introduced_in.thread == "talk"
         assert keep.verify().problems == []
+
+
+async def test_origins_survive_a_portable_file_and_a_restored_backup(
+    stored: threadkeep.Keep, fresh_url: Callable[[], str], call: Caller, tmp_path: Path
+) -> None:
+    for source in ("source", "talk"):
+        await call(stored, "copy", source, f"copy of {source}")
+        await call(stored, "fork", f"copy of {source}", to=f"fork of {source}")
+    await call(stored, "export", tmp_path / "all.jsonl")
+    await call(stored, "export", tmp_path / "copies.tk", thread_id=["copy of source", "copy of talk"])
+    with threadkeep.open(fresh_url()) as other:
+        await call(other, "import_portable", tmp_path / "all.jsonl")
+        for thread, source, path in [("source", "source", "log[1]"), ("talk", "talk", "messages[0]")]:
+            for copied in (f"copy of {thread}", f"fork of {thread}"):
+                assert await writers(call, other, copied, path) == await writers(call, stored, copied, path)
+                assert (await call(other, "blame", copied, path)).introduced_in.thread == source
+                traces = [await traced(call, keep, copied, "latest") for keep in (stored, other)]
+                assert traces[0] == traces[1]
+        assert (await call(other, "verify")).problems == []
+        again = await call(other, "import_portable", tmp_path / "all.jsonl")
+        assert (again.unchanged, again.differences) == (6, ())
+        await call(other, "export", tmp_path / "again.jsonl")
+    assert origins_in(tmp_path / "all.jsonl") == origins_in(tmp_path / "again.jsonl") != {}
+    with threadkeep.open(fresh_url()) as other:
+        await call(other, "import_portable", tmp_path / "copies.tk")
+        assert (await call(other, "blame", "copy of source", "log[1]")).source_missing == "source"
+
+
+def lines_of(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text("utf-8", "surrogatepass").splitlines()]
+
+
+def origins_in(file: Path) -> dict[str, Any]:
+    """Return the origins of the threads in a portable file."""
+    return {line["id"]: line["origins"] for line in lines_of(file) if "origins" in line}
+
+
+async def test_origins_survive_an_import_into_a_thread_that_is_there(
+    stored: threadkeep.Keep, fresh_url: Callable[[], str], call: Caller, tmp_path: Path
+) -> None:
+    await call(stored, "copy", "source", "copy")
+    await call(stored, "export", tmp_path / "copy.tk", thread_id=["source", "copy"])
+    with threadkeep.open(fresh_url()) as other:
+        Chain(other.checkpointer, "copy").put({"x": "own"})
+        merged = await call(other, "import_portable", tmp_path / "copy.tk")
+        assert merged.merged == 1
+        checkpoint = await second(call, stored, "copy")
+        assert await traced(call, other, "copy", checkpoint) == {("source", None)}
+
+
+def test_a_file_without_origins_and_one_with_wrong_ones(tmp_path: Path) -> None:
     with threadkeep.open("memory://") as keep:
-        keep.import_portable(file)
-        assert keep.blame("copy of source", "log[1]").introduced_in.thread == "copy of source", "a file has no notes"
-        assert keep.blame("copy of source", "log[1]").write.node == "left"  # type: ignore[union-attr]
+        write_thread(keep, "source")
+        keep.copy("source", "copy")
+        keep.export(tmp_path / "new.jsonl")
+        keep.export(tmp_path / "redacted.jsonl", redact=True)
+    lines, [(origin,)] = lines_of(tmp_path / "new.jsonl"), origins_in(tmp_path / "redacted.jsonl").values()
+    assert origin["thread"] in {line.get("id") for line in lines_of(tmp_path / "redacted.jsonl")} - {"source"}
+    for origins, error in [(None, None), ("x", "origins must be list"), ([["x"]], "expected an object"),
+                           ([{"thread": 1}], "thread must be str"), ([{"thread": "x", "until": 1}], "until must be")]:
+        changed = [{name: value for name, value in line.items() if name not in ("crc", "origins")} for line in lines]
+        for line in changed if origins is not None else ():
+            line.update({"origins": origins} if line["type"] == "thread" else {})
+        file = tmp_path / "changed.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match=error) if error else nullcontext():
+            keep.import_portable(file)
+            assert keep.blame("copy", "log[1]").introduced_in.thread == "copy", "as in a file of an older version"
 
 
 def test_a_read_only_keep_follows_copies_and_an_intact_storage_stays_intact(lasting_url: str) -> None:

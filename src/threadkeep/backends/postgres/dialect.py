@@ -8,7 +8,7 @@ is rarer, or does not fit into one statement, uses the shared statements of `bac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -267,6 +267,18 @@ class PostgresDialect(SqlBackend):
         match = " & ".join(f"'{word}'" for word in words)
         repeated = " | ".join(f"'{word}{sql.search.REPEATED}'" for word in words)
         return {"match": match, "match_repeated": f"{match} & ({repeated})"}
+
+    def search_rows(self, db: SqlContext, statement: str, values: Values, mark: Any) -> list[Row] | None:
+        """Run the statement of a search, which compares the mark itself: one round trip."""
+        if mark is None:
+            return db.cursor.rows(statement, values)
+        rows = db.cursor.rows(statement, {**values, "mark": mark})
+        return [row[1:] for row in rows if row[1] is not None] if rows[0][0] else None
+
+    def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
+        """Return whether these are the terms in the document's row. That GIN finds it by them is PostgreSQL's matter."""
+        del db
+        return set(evidence) == set(terms)
 
     def list_value(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the list: statements take arrays."""

@@ -163,6 +163,8 @@ class Redaction:
         if kind == lines.THREAD:
             self._kind = fields["kind"]
             redacted = {name: self._description(fields[name]) for name in ("description",) if name in fields}
+            if "origins" in fields:
+                redacted["origins"] = [each | {"thread": self.name(each["thread"])} for each in fields["origins"]]
             return fields | redacted | {"id": self.name(fields["id"])}
         if kind == lines.CHECKPOINT:
             return self._checkpoint(fields)
