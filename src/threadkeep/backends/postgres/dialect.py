@@ -268,13 +268,6 @@ class PostgresDialect(SqlBackend):
         repeated = " | ".join(f"'{word}{sql.search.REPEATED}'" for word in words)
         return {"match": match, "match_repeated": f"{match} & ({repeated})"}
 
-    def search_rows(self, db: SqlContext, statement: str, values: Values, mark: Any) -> list[Row] | None:
-        """Run the statement of a search, which compares the mark itself: one round trip."""
-        if mark is None:
-            return db.cursor.rows(statement, values)
-        rows = db.cursor.rows(statement, {**values, "mark": mark})
-        return [row[1:] for row in rows if row[1] is not None] if rows[0][0] else None
-
     def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
         """Return whether these are the terms in the document's row. That GIN finds it by them is PostgreSQL's matter."""
         del db

@@ -65,13 +65,10 @@ WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matchi
 best AS ({best-of (tk_threads t JOIN tk_search_threads x ON x.thread = t.thread)})
 {documents-of-best};
 
--- search-current: the same where the index has all threads as they are; at first, whether that is still so
--- If not, nothing is searched: the database evaluates a condition without columns first.
-WITH now AS MATERIALIZED (SELECT m.mark = :mark AS is_current FROM ({commit-mark}) AS m),
-every AS MATERIALIZED ({matching match} AND (SELECT is_current FROM now)),
-repeated AS MATERIALIZED ({matching match_repeated} AND (SELECT is_current FROM now)),
+-- search-current: the same where the index has all threads as they are
+WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}),
 best AS ({best-of tk_threads t})
-SELECT now.is_current, f.* FROM now LEFT JOIN ({documents-of-best}) AS f ON TRUE;
+{documents-of-best};
 
 -- matching: the documents that the index of terms finds
 -- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.

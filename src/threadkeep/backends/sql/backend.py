@@ -220,15 +220,6 @@ class SqlBackend(ABC):
     def match_values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the values by which `search-index` finds the documents that have all these words."""
 
-    def search_rows(self, db: SqlContext, statement: str, values: Values, mark: Any) -> list[Row] | None:
-        """Run the statement of a search. None if a mark is given and it is no longer the `commit-mark`.
-
-        A commit that comes between these two statements is made while the search is under way.
-        """
-        if mark is not None and db.rows("commit-mark") != [(mark,)]:
-            return None
-        return db.cursor.rows(statement, values)
-
     @abstractmethod
     def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
         """Return whether these terms, and no others, lead to a document: `evidence` is its column for this.

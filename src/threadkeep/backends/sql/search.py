@@ -96,6 +96,15 @@ def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads
     return ChangedThreads(keys, rows[0][3])
 
 
+def _is_current(db: SqlContext, tenant: str) -> bool:
+    """Whether nothing was committed since this connection found that the index has all threads as they are.
+
+    A commit that comes after this is made while the search is under way.
+    """
+    mark = db.cursor.marks.get(tenant)
+    return mark is not None and db.rows("commit-mark") == [(mark,)]
+
+
 def _index_threads(db: SqlContext, request: IndexThreads) -> None:
     if not has_index(db, request.tenant):
         return
@@ -135,8 +144,7 @@ def _checksum(columns: tuple[Any, ...], words: str, body: bytes) -> int:
 
 
 def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
-    mark = db.cursor.marks.get(request.tenant) if request.if_current else None
-    if mark is None if request.if_current else not has_index(db, request.tenant):
+    if not (_is_current if request.if_current else has_index)(db, request.tenant):
         return None
     where, words = _conditions(db, request), request.query.words
     for n, word in enumerate(words):
@@ -144,10 +152,7 @@ def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
         where.values |= {f"word{n}": term, f"size{n}": len(term.encode())}
     where.values |= db.dialect.match_values(words) | {"limit": request.limit}
     sql = db.dialect.search_sql(tuple(where.blocks), len(words), request.if_current)
-    rows = db.dialect.search_rows(db, sql, where.values, mark)
-    if rows is None:
-        return None
-    found = {each.order: each for each in [_read(request, row) for row in rows]}
+    found = {each.order: each for each in [_read(request, row) for row in db.cursor.rows(sql, where.values)]}
     return tuple(sorted(found.values())[: request.limit])
 
 
@@ -167,7 +172,7 @@ def _score(count: str) -> str:
 def _conditions(db: SqlContext, request: SearchIndex) -> Conditions:
     condition, sql = request.condition, db.dialect.sql
     where = Conditions(db.dialect, {"tenant": to_bytes(request.tenant)}, sql["where-tenant"])
-    if request.exact or not request.if_current:
+    if not request.if_current:
         where.blocks.append(sql["where-exact" if request.exact else "where-epoch"])
     where.add("where-kind", kind=condition.kind)
     where.add("where-role", role=to_bytes(condition.role) if condition.role is not None else None)
