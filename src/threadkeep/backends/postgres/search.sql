@@ -65,10 +65,33 @@ WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matchi
 best AS ({best-of (tk_threads t JOIN tk_search_threads x ON x.thread = t.thread)})
 {documents-of-best};
 
--- search-current: the same where the index has all threads as they are
+-- search-current: the same where the index has all threads as they are: their versions are not read
 WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}),
 best AS ({best-of tk_threads t})
 {documents-of-best};
+
+-- search-all: the same where all documents are the tenant's, too, and no condition is on threads
+-- Threads are read only of the first documents, and of those that only the ids of threads place behind them. A document
+-- is among them at most twice.
+WITH best AS (
+    (
+        SELECT d.thread, d.n, d.time, {score-of-one} AS score FROM tk_search d {join-of-texts}
+        WHERE d.terms @@ CAST(:match AS tsquery) AND {conditions}
+        ORDER BY score DESC, d.time DESC FETCH FIRST (:limit) ROWS WITH TIES
+    )
+    UNION ALL
+    (
+        SELECT d.thread, d.n, d.time, {score} AS score FROM tk_search d {join-of-texts}
+        WHERE d.terms @@ CAST(:match_repeated AS tsquery) AND {conditions}
+        ORDER BY score DESC, d.time DESC FETCH FIRST (:limit) ROWS WITH TIES
+    )
+), best_of_threads AS (
+    SELECT d.thread, d.n, t.kind, t.id FROM best d JOIN tk_threads t ON t.thread = d.thread
+    ORDER BY {order-of-hits} LIMIT 2 * :limit
+)
+SELECT b.kind, b.id, {document-columns} FROM best_of_threads b
+JOIN tk_search d ON d.thread = b.thread AND d.n = b.n
+LEFT JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n;
 
 -- matching: the documents that the index of terms finds
 -- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.

@@ -53,7 +53,7 @@ class SqlCursor(Protocol):
     """Runs SQL on a connection that a transport owns, inside the transport's transaction."""
 
     marks: dict[str, Any]
-    """For each tenant, the `commit-mark` of the connection when the search index had all threads as they are."""
+    """What the connection remembers of the search index of each tenant since it had all threads as they are."""
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
@@ -91,7 +91,7 @@ class SqlBackend(ABC):
         return lru_cache(_SCANS)(partial(lists.scan_sql, self))
 
     @cached_property
-    def search_sql(self) -> Callable[[tuple[str, ...], int, bool], str]:
+    def search_sql(self) -> Callable[[str, tuple[str, ...], int], str]:
         """Returns the statement of a search, see `search.search_sql`; those used last are cached."""
         return lru_cache(_SCANS)(partial(sql.search.search_sql, self))
 

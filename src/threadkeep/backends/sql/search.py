@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from threadkeep.backends.sql.lists import Conditions
@@ -41,6 +41,13 @@ _MARKS = 1000
 """For so many tenants a connection remembers that their index is current."""
 REPEATED = "\ue000"
 """The mark of a word that a document has more than once."""
+
+
+class _Mark(NamedTuple):
+    """What a connection remembers: the `commit-mark`, and whether no other tenant had an index."""
+
+    mark: Any
+    is_alone: bool
 
 
 def has_index(db: SqlContext, tenant: str) -> bool:
@@ -90,7 +97,7 @@ def _find_changed(db: SqlContext, request: FindChangedThreads) -> ChangedThreads
         if after is None:
             if len(db.cursor.marks) >= _MARKS:
                 db.cursor.marks.clear()
-            db.cursor.marks[request.tenant] = rows[0][0]
+            db.cursor.marks[request.tenant] = _Mark(rows[0][0], len(db.rows("search-formats")) == 1)
         return ChangedThreads((), 0)
     keys = tuple(ThreadKey(request.tenant, kind, from_bytes(id)) for _, kind, id, _ in rows)
     return ChangedThreads(keys, rows[0][3])
@@ -101,8 +108,8 @@ def _is_current(db: SqlContext, tenant: str) -> bool:
 
     A commit that comes after this is made while the search is under way.
     """
-    mark = db.cursor.marks.get(tenant)
-    return mark is not None and db.rows("commit-mark") == [(mark,)]
+    known = db.cursor.marks.get(tenant)
+    return known is not None and known.mark is not None and db.rows("commit-mark") == [(known.mark,)]
 
 
 def _index_threads(db: SqlContext, request: IndexThreads) -> None:
@@ -146,21 +153,21 @@ def _checksum(columns: tuple[Any, ...], words: str, body: bytes) -> int:
 def _search(db: SqlContext, request: SearchIndex) -> tuple[Ranked, ...] | None:
     if not (_is_current if request.if_current else has_index)(db, request.tenant):
         return None
-    where, words = _conditions(db, request), request.query.words
+    block, words = _block(db, request), request.query.words
+    where = _conditions(db, request, block)
     for n, word in enumerate(words):
         term = join_words([word])
         where.values |= {f"word{n}": term, f"size{n}": len(term.encode())}
     where.values |= db.dialect.match_values(words) | {"limit": request.limit}
-    sql = db.dialect.search_sql(tuple(where.blocks), len(words), request.if_current)
+    sql = db.dialect.search_sql(block, tuple(where.blocks), len(words))
     found = {each.order: each for each in [_read(request, row) for row in db.cursor.rows(sql, where.values)]}
     return tuple(sorted(found.values())[: request.limit])
 
 
-def search_sql(dialect: SqlBackend, conditions: tuple[str, ...], words: int, current: bool) -> str:  # noqa: FBT001 - cached
-    """Return the statement of a search for so many words. `current` says that the index has all threads as they are."""
+def search_sql(dialect: SqlBackend, block: str, conditions: tuple[str, ...], words: int) -> str:
+    """Return the statement of a search for so many words."""
     counts = [dialect.sql["count-word"].replace("{n}", str(n)) for n in range(words)]
     ranks = {"score": " + ".join(map(_score, counts)), "score-of-one": f"{words} * ({_score('1')})"}
-    block = "search-current" if current else "search-index"
     return Conditions(dialect, {}, *conditions).put_into(block, **ranks)
 
 
@@ -169,10 +176,20 @@ def _score(count: str) -> str:
     return f"{MOST} - {MOST} * {_BASE} / ({COUNT} * ({count}) + {_BASE})"
 
 
-def _conditions(db: SqlContext, request: SearchIndex) -> Conditions:
-    condition, sql = request.condition, db.dialect.sql
-    where = Conditions(db.dialect, {"tenant": to_bytes(request.tenant)}, sql["where-tenant"])
+def _block(db: SqlContext, request: SearchIndex) -> str:
+    """Return the block that answers a search: the less is known, the more the database has to look up."""
     if not request.if_current:
+        return "search-index"
+    condition, known = request.condition, db.cursor.marks[request.tenant]
+    is_selective = condition.prefix or condition.kind is not None or condition.threads is not None
+    return "search-all" if known.is_alone and not is_selective else "search-current"
+
+
+def _conditions(db: SqlContext, request: SearchIndex, block: str) -> Conditions:
+    condition, sql = request.condition, db.dialect.sql
+    tenant = "TRUE" if block == "search-all" else sql["where-tenant"]
+    where = Conditions(db.dialect, {"tenant": to_bytes(request.tenant)}, tenant)
+    if block == "search-index":
         where.blocks.append(sql["where-exact" if request.exact else "where-epoch"])
     where.add("where-kind", kind=condition.kind)
     where.add("where-role", role=to_bytes(condition.role) if condition.role is not None else None)

@@ -82,6 +82,9 @@ UNION ALL
 -- search-current: the same where the index has all threads as they are
 {search-index}
 
+-- search-all: the same where all documents are the tenant's, too
+{search-index}
+
 -- search-by-length: the first documents, if they had each word of the query once
 -- SQLite leaves out the joins whose columns are not needed.
 SELECT f.kind, f.id, {document-columns} FROM (
