@@ -57,8 +57,9 @@ class CheckpointInfo:
     metadata. `ended` is when each of the tasks that ran from it stored its writes, in this order.
 
     `interrupted` and `failed` say that a node which ran from it asked a person, or raised an error; also if that was
-    answered or tried again later. `interrupted` checkpoints of a CubeLoop thread have a request that waits, or had one
-    that was answered during their run; `failed` is False there, since no errors are stored.
+    answered or tried again later. In a CubeLoop thread, `interrupted` says that a request waits at the checkpoint, or
+    that one was made there and is cleared by its question; nothing is left of one that was replaced by None. `failed`
+    is False there, since errors are not stored.
 
     `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
     is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
