@@ -16,7 +16,7 @@ import threadkeep
 from checkpoint_chains import Chain, values_of
 from encrypted_keeps import KEYS
 from rich_threads import config, graph, user_message, write_cube_thread, write_thread
-from sync_async import Caller
+from sync_async import Ask, Caller
 from threadkeep import errors
 from threadkeep.cli.app import run
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
@@ -172,34 +172,49 @@ def test_copies_in_another_storage_know_their_source(tmp_path: Path) -> None:
         assert keep.verify().problems == []
 
 
-async def test_origins_survive_a_portable_file_and_a_restored_backup(
-    stored: threadkeep.Keep, fresh_url: Callable[[], str], call: Caller, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_origins_survive_a_portable_file(mode: str, fresh_url: Callable[[], str], ask: Ask, tmp_path: Path) -> None:
+    with threadkeep.open(fresh_url(), **MODES[mode]) as keep:
+        fill(keep)
+        ask(keep, "export", tmp_path / "all.jsonl")
+        ask(keep, "export", tmp_path / "copies.jsonl", thread_id=["copy of source", "copy of talk"])
+        expected = wrote(keep, ask)
+    assert {introduced for introduced, *_ in expected} == {"source", "talk"}
+    with threadkeep.open(fresh_url(), **MODES[mode]) as other:
+        ask(other, "import_portable", tmp_path / "all.jsonl")
+        assert wrote(other, ask) == expected
+        assert ask(other, "verify").problems == []
+        assert ask(other, "import_portable", tmp_path / "all.jsonl").unchanged == 6
+        ask(other, "export", tmp_path / "again.jsonl")
+    if mode == "plain":
+        assert origins_in(tmp_path / "all.jsonl") == origins_in(tmp_path / "again.jsonl") != {}
+    with threadkeep.open(fresh_url(), **MODES[mode]) as other:
+        ask(other, "import_portable", tmp_path / "copies.jsonl")
+        assert ask(other, "blame", "copy of source", "log[1]").source_missing == "source"
+
+
+def fill(keep: threadkeep.Keep) -> None:
+    """Write a thread of each kind, a copy of each, and a fork of each copy."""
+    write_thread(keep, "source")
+    write_cube_thread(keep, "talk")
     for source in ("source", "talk"):
-        await call(stored, "copy", source, f"copy of {source}")
-        await call(stored, "fork", f"copy of {source}", to=f"fork of {source}")
-    await call(stored, "export", tmp_path / "all.jsonl")
-    await call(stored, "export", tmp_path / "copies.tk", thread_id=["copy of source", "copy of talk"])
-    with threadkeep.open(fresh_url()) as other:
-        await call(other, "import_portable", tmp_path / "all.jsonl")
-        for thread, source, path in [("source", "source", "log[1]"), ("talk", "talk", "messages[0]")]:
-            for copied in (f"copy of {thread}", f"fork of {thread}"):
-                assert await writers(call, other, copied, path) == await writers(call, stored, copied, path)
-                assert (await call(other, "blame", copied, path)).introduced_in.thread == source
-                traces = [await traced(call, keep, copied, "latest") for keep in (stored, other)]
-                assert traces[0] == traces[1]
-        assert (await call(other, "verify")).problems == []
-        again = await call(other, "import_portable", tmp_path / "all.jsonl")
-        assert (again.unchanged, again.differences) == (6, ())
-        await call(other, "export", tmp_path / "again.jsonl")
-    assert origins_in(tmp_path / "all.jsonl") == origins_in(tmp_path / "again.jsonl") != {}
-    with threadkeep.open(fresh_url()) as other:
-        await call(other, "import_portable", tmp_path / "copies.tk")
-        assert (await call(other, "blame", "copy of source", "log[1]")).source_missing == "source"
+        keep.copy(source, f"copy of {source}")
+        keep.fork(f"copy of {source}", to=f"fork of {source}")
+
+
+def wrote(keep: threadkeep.Keep, ask: Ask) -> list[tuple[Any, ...]]:
+    """Return where values of copies and forks come from, and where their writes were made."""
+    found = list[tuple[Any, ...]]()
+    for source, path in (("source", "log[1]"), ("talk", "messages[0]")):
+        for thread in (f"copy of {source}", f"fork of {source}"):
+            blame = ask(keep, "blame", thread, path)
+            traced = {(write.thread, write.source_missing) for write in ask(keep, "trace", thread, "latest")}
+            found.append((blame.introduced_in.thread, blame.source_missing, blame.write, traced))
+    return found
 
 
 def lines_of(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text("utf-8", "surrogatepass").splitlines()]
+    return [json.loads(line) for line in file.read_text("utf-8", "surrogatepass").strip().split("\n")]
 
 
 def origins_in(file: Path) -> dict[str, Any]:
@@ -207,17 +222,27 @@ def origins_in(file: Path) -> dict[str, Any]:
     return {line["id"]: line["origins"] for line in lines_of(file) if "origins" in line}
 
 
-async def test_origins_survive_an_import_into_a_thread_that_is_there(
-    stored: threadkeep.Keep, fresh_url: Callable[[], str], call: Caller, tmp_path: Path
+def test_origins_survive_an_import_into_a_thread_that_is_there(
+    fresh_url: Callable[[], str], ask: Ask, tmp_path: Path
 ) -> None:
-    await call(stored, "copy", "source", "copy")
-    await call(stored, "export", tmp_path / "copy.tk", thread_id=["source", "copy"])
+    with threadkeep.open(fresh_url()) as keep:
+        fill(keep)
+        ask(keep, "export", tmp_path / "copy.tk", thread_id=["source", "copy of source"])
+        checkpoint = ask(keep, "log", "copy of source", ns="")[-2].id
     with threadkeep.open(fresh_url()) as other:
-        Chain(other.checkpointer, "copy").put({"x": "own"})
-        merged = await call(other, "import_portable", tmp_path / "copy.tk")
-        assert merged.merged == 1
-        checkpoint = await second(call, stored, "copy")
-        assert await traced(call, other, "copy", checkpoint) == {("source", None)}
+        Chain(other.checkpointer, "copy of source").put({"x": "own"})
+        assert ask(other, "import_portable", tmp_path / "copy.tk").merged == 1
+        assert {write.thread for write in ask(other, "trace", "copy of source", checkpoint)} == {"source"}
+
+
+def test_origins_survive_a_backup(lasting_url: str, tmp_path: Path) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        fill(keep)
+    threadkeep.backup(lasting_url, tmp_path / "backup")
+    threadkeep.restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'restored.db'}")
+    with threadkeep.open(f"sqlite:///{tmp_path / 'restored.db'}") as keep:
+        assert keep.blame("fork of source", "log[1]").introduced_in.thread == "source"
+        assert keep.blame("copy of talk", "messages[0]").introduced_in.thread == "talk"
 
 
 def test_a_file_without_origins_and_one_with_wrong_ones(tmp_path: Path) -> None:
@@ -228,8 +253,13 @@ def test_a_file_without_origins_and_one_with_wrong_ones(tmp_path: Path) -> None:
         keep.export(tmp_path / "redacted.jsonl", redact=True)
     lines, [(origin,)] = lines_of(tmp_path / "new.jsonl"), origins_in(tmp_path / "redacted.jsonl").values()
     assert origin["thread"] in {line.get("id") for line in lines_of(tmp_path / "redacted.jsonl")} - {"source"}
-    for origins, error in [(None, None), ("x", "origins must be list"), ([["x"]], "expected an object"),
-                           ([{"thread": 1}], "thread must be str"), ([{"thread": "x", "until": 1}], "until must be")]:
+    for origins, error in [
+        (None, None),
+        ("x", "origins must be list"),
+        ([["x"]], "expected an object"),
+        ([{"thread": 1}], "thread must be str"),
+        ([{"thread": "x", "until": 1}], "until must be"),
+    ]:
         changed = [{name: value for name, value in line.items() if name not in ("crc", "origins")} for line in lines]
         for line in changed if origins is not None else ():
             line.update({"origins": origins} if line["type"] == "thread" else {})

@@ -142,8 +142,10 @@ DAMAGES = {
 }
 SQLITE_DAMAGES = {
     "no word leads to it": (
-        "INSERT INTO tk_search_words (tk_search_words, rowid, terms) "
-        f"SELECT 'delete', doc, words || repeated FROM tk_search_texts WHERE doc = {SOMEWHERE}",
+        f"""
+        INSERT INTO tk_search_words (tk_search_words, rowid, terms)
+        SELECT 'delete', doc, words || repeated FROM tk_search_texts WHERE doc = {SOMEWHERE}
+        """,
         "does not find messages[1].content by its words",
     ),
     "another word leads to it": (

@@ -312,8 +312,7 @@ def test_checkpoints_with_a_request_of_a_cube_agent_are_marked(
     def marked() -> list[tuple[str | None, bool]]:
         log, tree = ask(keep, "log", "talk"), ask(keep, "tree", "talk")
         assert [each.interrupted for each in tree.checkpoints] == [each.interrupted for each in log]
-        found = [(each.run, each.interrupted) for each in reversed(log)]
-        return found
+        return [(each.run, each.interrupted) for each in reversed(log)]
 
     with threadkeep.open(fresh_url(), **options) as keep:
         asyncio.run(run(1, asks=False))

@@ -42,9 +42,9 @@ def verify(
 ) -> Work[VerifyResult]:
     """Check every checksum, reference, parent, value and count, in one thread, in some, or in everything stored.
 
-    Problems are collected, never raised, and nothing is changed. Without arguments, the memories, the search index
-    and the storage itself are checked too. Raise Missing if the named thread does not exist, ValueError if both a thread and a prefix are
-    given. `on_progress` is called with (done, total, what) before each thread.
+    Problems are collected, never raised, and nothing is changed. Without arguments, the memories, the search index and
+    the storage itself are checked too. Raise Missing if the named thread does not exist, ValueError if both a thread
+    and a prefix are given. `on_progress` is called with (done, total, what) before each thread.
     """
     prefix, kind = as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:

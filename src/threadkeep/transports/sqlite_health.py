@@ -92,7 +92,7 @@ def _integrity_check(connection: apsw.Connection) -> list[str]:
     names = "SELECT name FROM sqlite_schema WHERE name IN ('tk_words', 'tk_search_words')"
     try:
         for (name,) in connection.execute(names).fetchall():
-            connection.execute(f"SELECT rowid FROM {name} WHERE {name} MATCH 'x' LIMIT 1").fetchall()
+            connection.execute(f"SELECT rowid FROM {name} ('x') LIMIT 1").fetchall()  # noqa: S608 - one of these two
         found = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except apsw.Error as error:
         return [str(error)]

@@ -269,7 +269,7 @@ class PostgresDialect(SqlBackend):
         return {"match": match, "match_repeated": f"{match} & ({repeated})"}
 
     def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
-        """Return whether these are the terms in the document's row. That GIN finds it by them is PostgreSQL's matter."""
+        """Return whether these are the terms in the document's row. GIN itself is not checked."""
         del db
         return set(evidence) == set(terms)
 

@@ -137,7 +137,14 @@ def _document_values(thread: int, key: ThreadKey, document: Document) -> dict[st
     checksum = _checksum((to_bytes(key.tenant), key.kind, to_bytes(key.id), *values), document.words, body)
     columns = dict(zip(("n", "time", "role", "current", "length"), values, strict=True))
     repeated = " ".join(repeated_words(document.words.split()))
-    return {"thread": thread, **columns, "words": document.words, "repeated": repeated, "body": body, "checksum": checksum}
+    return {
+        "thread": thread,
+        **columns,
+        "words": document.words,
+        "repeated": repeated,
+        "body": body,
+        "checksum": checksum,
+    }
 
 
 def repeated_words(words: Sequence[str]) -> list[str]:
@@ -217,7 +224,7 @@ def _read(request: SearchIndex, row: Row) -> Ranked:
 
 
 def read_document(tenant: str, row: Sequence[Any]) -> tuple[ThreadKey, Document]:
-    """Return a document and its thread. Corrupt if it is not what was stored. Makes 12 calls: there are 20 in a search."""
+    """Return a document and its thread. Corrupt if it is not what was stored. Makes 12 calls."""
     kind, id, n, time, role, current, length, words, body, checksum = row
     if n is None:
         raise Corrupt("the search index has words of a document that it does not have")

@@ -87,9 +87,7 @@ async def copy(
 
     copied = await commit(heads, target, read, decide, source=source)
     if copied.ops:
-        for outcome in await write(heads, target, copied.ops):
-            result(outcome)
-        await _note_origins(heads, target, copied.origins, nonce)
+        await _merge(heads, target, copied, nonce)
     await _describe_too(heads, target, copied.description, time, nonce)
     return copied.left_out
 
@@ -99,7 +97,15 @@ def _origins_of_merged(head: Head, target: ThreadKey) -> list[Origin]:
 
     A transfer builds a thread under another key first, which is gone later: then those that this thread notes.
     """
-    return [Origin(head.key.id, None)] if head.key.tenant == target.tenant else noted_origins(head.names)
+    threads = [head.key.id] if head.key.tenant == target.tenant else [each.thread for each in noted_origins(head.names)]
+    return [Origin(thread, None) for thread in threads]
+
+
+async def _merge(heads: Heads, target: ThreadKey, copied: _Copied, nonce: int) -> None:
+    """Add to a thread what it lacks, and note where that comes from."""
+    for outcome in await write(heads, target, copied.ops):
+        result(outcome)
+    await _note_origins(heads, target, copied.origins, nonce)
 
 
 async def _note_origins(heads: Heads, key: ThreadKey, origins: Sequence[Origin], nonce: int) -> None:
