@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlBackend, SqlContext
 
 
-_scan = json.JSONDecoder().scan_once
+_raw_decode = json.JSONDecoder().raw_decode
 _BASE = f"({BASE} + {LENGTH} * d.length)"
 _MARKS = 1000
 """For so many tenants a connection remembers that their index is current."""
@@ -228,10 +228,10 @@ def read_document(tenant: str, row: Sequence[Any]) -> tuple[ThreadKey, Document]
     kind, id, n, time, role, current, length, words, body, checksum = row
     if n is None:
         raise Corrupt("the search index has words of a document that it does not have")
-    columns = (to_bytes(tenant), kind, id, n, time, role, current, length)
-    if words is None or _checksum(columns, words, body) != checksum:
+    stored = (to_bytes(tenant), kind, id, n, time, role, current, length)
+    if words is None or _checksum(stored, words, body) != checksum:
         raise Corrupt("a document of the search index does not match its checksum")
-    (ns, checkpoint, place, message, text), _ = _scan(from_bytes(body), 0)
+    (ns, checkpoint, place, message, text), _ = _raw_decode(from_bytes(body))
     named = from_bytes(role) if role is not None else None
     columns = (n, ns, checkpoint, time, place, named, message, text, words, length, current == 1)
     return new_tuple(ThreadKey, (tenant, kind, from_bytes(id))), new_tuple(Document, columns)
