@@ -37,9 +37,7 @@ from threadkeep.engine.search.requests import (
     CreateSearchIndex,
     DropSearchIndex,
     FindChangedThreads,
-    IndexedPage,
     IndexThreads,
-    InspectSearchIndex,
     SearchIndex,
 )
 from threadkeep.errors import Corrupt, WrongKey
@@ -67,7 +65,6 @@ class ValkeySearch:
             DropSearchIndex: self._drop,
             IndexThreads: self._index_threads,
             SearchIndex: self._search,
-            InspectSearchIndex: self._inspect,
         }
 
     def forget(self, executor: CallExecutor, key: ThreadKey) -> None:
@@ -79,7 +76,8 @@ class ValkeySearch:
     def _tenant_keys(self) -> list[bytes]:
         return [tenants_key(self._prefix, partition) for partition in range(PARTITIONS)]
 
-    def _has_index(self, executor: CallExecutor, tenant: str) -> bool:
+    def has_index(self, executor: CallExecutor, tenant: str) -> bool:
+        """Whether a tenant has an index."""
         call = Call("ZSCORE", (tenants_key(self._prefix, 0),), (_index_member(tenant),))
         return executor.call(call) is not None
 
@@ -106,7 +104,7 @@ class ValkeySearch:
     def _find_changed(self, executor: CallExecutor, request: FindChangedThreads) -> ChangedThreads | None:
         """Compare the versions of all threads with those in the index. Three round trips."""
         tenant = request.tenant
-        if not self._has_index(executor, tenant):
+        if not self.has_index(executor, tenant):
             return None
         indexed = self._indexed_versions(executor, tenant)
         keys = {*self._listed(executor, tenant), *indexed}
@@ -157,18 +155,11 @@ class ValkeySearch:
             (names.member, names.tenant, f"{said.epoch}:", f"{said.epoch}:{said.rev}", stored, *words),
         )
 
-    # --- check it
-
-    def _inspect(self, executor: CallExecutor, request: InspectSearchIndex) -> IndexedPage | None:
-        from threadkeep.backends.valkey.search_health import inspect  # noqa: PLC0415 - only `verify` needs it
-
-        return inspect(self._prefix, executor, request) if self._has_index(executor, request.tenant) else None
-
     # --- search
 
     def _search(self, executor: CallExecutor, request: SearchIndex) -> tuple[Ranked, ...] | None:
         """Find the threads that have all words, and compare what they say. Four round trips, more for many threads."""
-        if request.if_current or not self._has_index(executor, request.tenant):
+        if request.if_current or not self.has_index(executor, request.tenant):
             return None
         candidates = (key for key in self._candidates(executor, request) if request.condition.has_thread(key))
         found: list[Ranked] = []

@@ -6,18 +6,19 @@ counted, unless its versions changed meanwhile: each of them was found, so if th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from threadkeep.backends.valkey.calls import Call, CallExecutor
 from threadkeep.backends.valkey.keys import PARTITIONS, key_of, thread_keys
 from threadkeep.backends.valkey.rows import segments
-from threadkeep.backends.valkey.search import DOCUMENTS, VERSIONS, WORDS, fields_of, read_documents
+from threadkeep.backends.valkey.search import DOCUMENTS, VERSIONS, WORDS, ValkeySearch, fields_of, read_documents
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.search.requests import IndexedPage, IndexedThread, InspectSearchIndex
 from threadkeep.errors import Corrupt
+from threadkeep.plan import Request
 
 _PARTITIONS = 64
 """Of so many partitions, one call after the other asks how much they have."""
@@ -40,7 +41,16 @@ class _Part(NamedTuple):
     words: bytes
 
 
-def inspect(prefix: bytes, executor: CallExecutor, request: InspectSearchIndex) -> IndexedPage:
+def handlers(prefix: bytes, search: ValkeySearch) -> dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]]:
+    """Return the functions that answer the requests of `search`, and those of `verify` about it."""
+
+    def inspect(executor: CallExecutor, request: InspectSearchIndex) -> IndexedPage | None:
+        return _inspect(prefix, executor, request) if search.has_index(executor, request.tenant) else None
+
+    return {**search.handlers, InspectSearchIndex: inspect}
+
+
+def _inspect(prefix: bytes, executor: CallExecutor, request: InspectSearchIndex) -> IndexedPage:
     """Return what the index has of some threads of the next partition that has any. Four round trips."""
     place = _Place(*(request.after or ()))
     if not place.after:
