@@ -134,23 +134,28 @@ def measure(console: Console, name: str, url: str, query: Query, threads: int) -
             f"{name}: {threads:,} threads were written in {filled:.0f} s and indexed in {building:.0f} s; the storage "
             f"had {before.bytes / 1e6:.0f} MB without the index and has {after.bytes / 1e6:.0f} MB with it"
         )
-        table = Table("search for", "matches", "ours, ms", "the database's, ms", "ratio")
-        for what, ranks in RANKS.items():
-            words = [word(rank) for rank in ranks]
-            found = keep.search(" ".join(words), limit=10_000_000)
-            contenders = {
-                "ours": partial(keep.search, " ".join(words), limit=HITS),
-                "theirs": partial(query, words),
-            }
-            ours, theirs = medians(contenders, ROUNDS).values()
-            table.add_row(what, f"{len(found):,}", f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.2f}x")
-        console.print(table)
+        compare(console, keep, query)
         change(keep)
         updated, updating = timed(keep.build_search_index)
         assert updated.threads == CHANGED
         console.print(f"{CHANGED} threads changed: {updated.threads} were read, in {updating * 1000:.0f} ms")
         _, scanning = timed(lambda: keep.search(word(300), scan=True, scan_limit=500))
         console.print(f"a scan reads {500 / scanning:,.0f} threads a second")
+
+
+def compare(console: Console, keep: threadkeep.Keep, query: Query) -> None:
+    """Search in turns: in threadkeep, whose index is current, and by the database's own query."""
+    table = Table("search for", "matches", "ours, ms", "the database's, ms", "ratio")
+    for what, ranks in RANKS.items():
+        words = [word(rank) for rank in ranks]
+        found = keep.search(" ".join(words), limit=10_000_000)
+        contenders = {
+            "ours": partial(keep.search, " ".join(words), limit=HITS),
+            "theirs": partial(query, words),
+        }
+        ours, theirs = medians(contenders, ROUNDS).values()
+        table.add_row(what, f"{len(found):,}", f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.2f}x")
+    console.print(table)
 
 
 def main() -> None:

@@ -325,6 +325,8 @@ def test_the_threads_of_a_terminal_are_a_page_and_those_of_a_pipe_all(terminal: 
     ids = piped(place, "threads", "--ids").splitlines()
     assert len(ids) == 63 and WIDE in ids
     assert "evil \\x1b[2Jred\\x07\\nnew\\u202e" in ids
+    assert piped(place, "search", "order", "--ids").splitlines() == [THREAD]
+    assert piped(place, "waiting", "--ids").splitlines() in ([], [THREAD])
     assert piped(place, "memories", "--ids") == "users/東京\n"
     assert piped(place, "memories", "users", "--ids").startswith("users/東京\tevil \\x1b")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import threadkeep
 from checkpoint_chains import Chain, values_of
 from encrypted_keeps import KEYS
 from rich_threads import config, graph, user_message, write_cube_thread, write_thread
-from sync_async import Caller
+from sync_async import Ask, Caller
 from threadkeep import errors
 from threadkeep.cli.app import run
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
@@ -157,22 +159,115 @@ async def test_messages_are_blamed_on_the_thread_where_they_were_said(stored: th
 
 
 def test_copies_in_another_storage_know_their_source(tmp_path: Path) -> None:
-    first, other, file = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}", tmp_path / "all.tk"
+    first, other = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     with threadkeep.open(first) as keep:
         write_thread(keep, "source")
         write_cube_thread(keep, "talk")
         for thread in ("source", "talk"):
             keep.copy(thread, f"copy of {thread}")
-        keep.export(file)
     threadkeep.convert(first, other)
     with threadkeep.open(other) as keep:
         assert keep.blame("copy of source", "log[1]").introduced_in.thread == "source"
         assert keep.blame("copy of talk", "messages[0]").introduced_in.thread == "talk"
         assert keep.verify().problems == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_origins_survive_a_portable_file(mode: str, fresh_url: Callable[[], str], ask: Ask, tmp_path: Path) -> None:
+    with threadkeep.open(fresh_url(), **MODES[mode]) as keep:
+        fill(keep)
+        ask(keep, "export", tmp_path / "all.jsonl")
+        ask(keep, "export", tmp_path / "copies.jsonl", thread_id=["copy of source", "copy of talk"])
+        expected = wrote(keep, ask)
+    assert {introduced for introduced, *_ in expected} == {"source", "talk"}
+    with threadkeep.open(fresh_url(), **MODES[mode]) as other:
+        ask(other, "import_portable", tmp_path / "all.jsonl")
+        assert wrote(other, ask) == expected
+        assert ask(other, "verify").problems == []
+        assert ask(other, "import_portable", tmp_path / "all.jsonl").unchanged == 6
+        ask(other, "export", tmp_path / "again.jsonl")
+    if mode == "plain":
+        assert origins_in(tmp_path / "all.jsonl") == origins_in(tmp_path / "again.jsonl") != {}
+    with threadkeep.open(fresh_url(), **MODES[mode]) as other:
+        ask(other, "import_portable", tmp_path / "copies.jsonl")
+        assert ask(other, "blame", "copy of source", "log[1]").source_missing == "source"
+
+
+def fill(keep: threadkeep.Keep) -> None:
+    """Write a thread of each kind, a copy of each, and a fork of each copy."""
+    write_thread(keep, "source")
+    write_cube_thread(keep, "talk")
+    for source in ("source", "talk"):
+        keep.copy(source, f"copy of {source}")
+        keep.fork(f"copy of {source}", to=f"fork of {source}")
+
+
+def wrote(keep: threadkeep.Keep, ask: Ask) -> list[tuple[Any, ...]]:
+    """Return where values of copies and forks come from, and where their writes were made."""
+    found = list[tuple[Any, ...]]()
+    for source, path in (("source", "log[1]"), ("talk", "messages[0]")):
+        for thread in (f"copy of {source}", f"fork of {source}"):
+            blame = ask(keep, "blame", thread, path)
+            traced = {(write.thread, write.source_missing) for write in ask(keep, "trace", thread, "latest")}
+            found.append((blame.introduced_in.thread, blame.source_missing, blame.write, traced))
+    return found
+
+
+def lines_of(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text("utf-8", "surrogatepass").strip().split("\n")]
+
+
+def origins_in(file: Path) -> dict[str, Any]:
+    """Return the origins of the threads in a portable file."""
+    return {line["id"]: line["origins"] for line in lines_of(file) if "origins" in line}
+
+
+def test_origins_survive_an_import_into_a_thread_that_is_there(
+    fresh_url: Callable[[], str], ask: Ask, tmp_path: Path
+) -> None:
+    with threadkeep.open(fresh_url()) as keep:
+        fill(keep)
+        ask(keep, "export", tmp_path / "copy.tk", thread_id=["source", "copy of source"])
+        checkpoint = ask(keep, "log", "copy of source", ns="")[-2].id
+    with threadkeep.open(fresh_url()) as other:
+        Chain(other.checkpointer, "copy of source").put({"x": "own"})
+        assert ask(other, "import_portable", tmp_path / "copy.tk").merged == 1
+        assert {write.thread for write in ask(other, "trace", "copy of source", checkpoint)} == {"source"}
+
+
+def test_origins_survive_a_backup(lasting_url: str, tmp_path: Path) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        fill(keep)
+    threadkeep.backup(lasting_url, tmp_path / "backup")
+    threadkeep.restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'restored.db'}")
+    with threadkeep.open(f"sqlite:///{tmp_path / 'restored.db'}") as keep:
+        assert keep.blame("fork of source", "log[1]").introduced_in.thread == "source"
+        assert keep.blame("copy of talk", "messages[0]").introduced_in.thread == "talk"
+
+
+def test_a_file_without_origins_and_one_with_wrong_ones(tmp_path: Path) -> None:
     with threadkeep.open("memory://") as keep:
-        keep.import_portable(file)
-        assert keep.blame("copy of source", "log[1]").introduced_in.thread == "copy of source", "a file has no notes"
-        assert keep.blame("copy of source", "log[1]").write.node == "left"  # type: ignore[union-attr]
+        write_thread(keep, "source")
+        keep.copy("source", "copy")
+        keep.export(tmp_path / "new.jsonl")
+        keep.export(tmp_path / "redacted.jsonl", redact=True)
+    lines, [(origin,)] = lines_of(tmp_path / "new.jsonl"), origins_in(tmp_path / "redacted.jsonl").values()
+    assert origin["thread"] in {line.get("id") for line in lines_of(tmp_path / "redacted.jsonl")} - {"source"}
+    for origins, error in [
+        (None, None),
+        ("x", "origins must be list"),
+        ([["x"]], "expected an object"),
+        ([{"thread": 1}], "thread must be str"),
+        ([{"thread": "x", "until": 1}], "until must be"),
+    ]:
+        changed = [{name: value for name, value in line.items() if name not in ("crc", "origins")} for line in lines]
+        for line in changed if origins is not None else ():
+            line.update({"origins": origins} if line["type"] == "thread" else {})
+        file = tmp_path / "changed.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match=error) if error else nullcontext():
+            keep.import_portable(file)
+            assert keep.blame("copy", "log[1]").introduced_in.thread == "copy", "as in a file of an older version"
 
 
 def test_a_read_only_keep_follows_copies_and_an_intact_storage_stays_intact(lasting_url: str) -> None:

@@ -196,7 +196,7 @@ PARTS_OF_ENGINE = {
     "tenants": "",
     "cache": "health identity log memories tenants",  # entries are memories of another tenant
     "history": "commit cube identity log requests threads",
-    "health": "commit cube history identity log memories requests threads",
+    "health": "commit cube history identity log memories requests search threads",
     "search": "cube history identity log memories threads",
 }
 """What each package and module of the engine may import of the others, as their docstrings say."""

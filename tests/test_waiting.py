@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pydantic import BaseModel
 import threadkeep
 from encrypted_keeps import KEYS
 from graph_scenarios import Asked, nested, two_questions, workflow
+from rich_threads import user_message
 from sync_async import Ask
 from threadkeep import AnswerOption
 
@@ -287,6 +289,44 @@ def test_a_request_of_a_cube_agent_is_listed_until_it_is_answered(keep: threadke
     assert ask(keep, "waiting") == []
     asyncio.run(keep.cube.save_pending_request("talk", None, run_id="run-1"))
     assert ask(keep, "waiting") == []
+
+
+@pytest.mark.parametrize(
+    ("details", "options"),
+    [({"n": 1}, {}), ({"long": "x" * 5000}, {"keys": KEYS, "hide_ids": True}), ({"large": 1 << 70}, {})],
+    ids=["short", "long, with keys", "large number"],
+)
+def test_checkpoints_with_a_request_of_a_cube_agent_are_marked(
+    fresh_url: Callable[[], str], ask: Ask, details: Any, options: Any
+) -> None:
+    """Where it waits, and where it was answered; not where nobody was asked."""
+
+    async def run(number: int, *, asks: bool) -> None:
+        name = f"run-{number}"
+        await keep.cube.claim_run("talk", name)
+        await keep.cube.append("talk", [user_message(name, name)])
+        if asks:
+            payload = ConfirmRequest(prompt="sure?", details=details)
+            await keep.cube.save_pending_request("talk", request(payload), run_id=name)
+
+    def marked() -> list[tuple[str | None, bool]]:
+        log, tree = ask(keep, "log", "talk"), ask(keep, "tree", "talk")
+        assert [each.interrupted for each in tree.checkpoints] == [each.interrupted for each in log]
+        return [(each.run, each.interrupted) for each in reversed(log)]
+
+    with threadkeep.open(fresh_url(), **options) as keep:
+        asyncio.run(run(1, asks=False))
+        asyncio.run(run(2, asks=True))
+        assert marked() == [("run-1", False), ("run-2", True)]
+        asyncio.run(run(3, asks=False))
+        assert marked() == [("run-1", False), ("run-2", True), ("run-3", True)], "it still waits"
+        asyncio.run(keep.cube.clear_pending_request_if_matches("talk", question_id="q1", run_id="run-2"))
+        assert marked() == [("run-1", False), ("run-2", True), ("run-3", False)], "it was asked before"
+        asyncio.run(run(4, asks=True))
+        asyncio.run(keep.cube.clear_pending_request_if_matches("talk", question_id="q1", run_id="run-4"))
+        asyncio.run(run(5, asks=False))
+        assert [interrupted for _, interrupted in marked()] == [False, True, False, True, False]
+        assert ask(keep, "waiting") == []
 
 
 def test_the_options_of_cube_requests(keep: threadkeep.Keep, ask: Ask) -> None:

@@ -17,6 +17,7 @@ from threadkeep.cli.output import (
     id_names,
     one_line,
     plural,
+    print_ids,
     print_result,
     progress_bar,
     skipped_lines,
@@ -58,6 +59,9 @@ def search(
     scan_limit: Annotated[
         int | None, typer.Option("--scan-limit", metavar="N", min=0, help="Read at most N threads.")
     ] = None,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Print only the ids of threads with hits, one on each line, best first.")
+    ] = False,
     full_ids: FullIds = False,
     url: Url = None,
     tenant: Tenant = "",
@@ -69,11 +73,13 @@ def search(
     """
     if drop and (build or words):
         raise ValueError("--drop deletes the index: pass neither --build nor words with it")
+    if ids and not words:
+        raise ValueError("--ids prints the threads that a search finds: pass words with it")
     if not (drop or build or words):
         raise ValueError("search needs words, --build or --drop")
     with (
         open_keep(url, tenant, read_only=not (build or drop)) as keep,
-        progress_bar("threads", hidden=json) as on_progress,
+        progress_bar("threads", hidden=json or ids) as on_progress,
     ):
         if drop:
             dropped = keep.drop_search_index()
@@ -100,7 +106,12 @@ def search(
             scan_limit=scan_limit,
             on_progress=on_progress,
         )
-    print_result(found, _lines(found, full_ids=full_ids), as_json=json)
+    if ids:
+        print_ids(dict.fromkeys(hit.thread for hit in found), as_json=json)
+        if not found.complete:
+            typer.echo("not all threads were read: see the output without --ids", err=True)
+    else:
+        print_result(found, _lines(found, full_ids=full_ids), as_json=json)
 
 
 def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:

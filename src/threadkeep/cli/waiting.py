@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from threadkeep import WaitingThread
 from threadkeep.cli.app import app, open_keep
 from threadkeep.cli.options import TIME, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
-from threadkeep.cli.output import plural, print_result, progress_bar, shorten, table
+from threadkeep.cli.output import plural, print_ids, print_result, progress_bar, shorten, table
 
 
 @app.command(epilog="Example: threadkeep waiting --metadata user=ann")
@@ -28,12 +28,13 @@ def waiting(
     paused: Annotated[
         bool, typer.Option("--paused/--no-paused", help="Include threads that stopped between two steps, or not.")
     ] = True,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the ids of threads, one on each line.")] = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
     """List the threads that wait for a person, with question and options. Those that wait longest come first."""
-    with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads", hidden=json) as on_progress:
+    with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads", hidden=json or ids) as on_progress:
         found = keep.waiting(
             prefix=prefix,
             metadata=dict(map(key_value, metadata or ())),
@@ -44,7 +45,10 @@ def waiting(
             paused=paused,
             on_progress=on_progress,
         )
-    print_result(found, _lines(found), as_json=json)
+    if ids:
+        print_ids(dict.fromkeys(each.thread for each in found), as_json=json)
+    else:
+        print_result(found, _lines(found), as_json=json)
 
 
 def _lines(found: list[WaitingThread]) -> Iterator[RenderableType]:

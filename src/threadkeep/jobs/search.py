@@ -201,7 +201,7 @@ def _search_index(session: Session, wanted: _Wanted) -> Work[_Found | None]:
         indexed = yield from read(partial(send, request))
     if indexed is None:
         return None  # it was dropped meanwhile
-    found.matches = first([*found.matches, *indexed], wanted.limit)
+    found.matches = first([*found.matches, *indexed], wanted.limit) if found.matches else [*indexed]
     return found
 
 

@@ -16,7 +16,9 @@ from threadkeep.engine.health.verify import (
     storage_problems,
     verify_thread,
 )
+from threadkeep.engine.health.verify_search import page_problems, search_problem, verify_indexed_thread
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.search.requests import InspectSearchIndex
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Request, send
@@ -24,6 +26,8 @@ from threadkeep.session import Session
 from threadkeep.work import OnProgress, Progress, Work, read, with_progress
 
 _MEMORIES_PER_PAGE = 500
+_INDEXED_THREADS = 16
+"""Of so many threads, all that the search index has is in memory at once."""
 _MAX_PROBLEMS = 10_000
 """More problems than this are not reported: such a storage is lost anyway."""
 
@@ -38,9 +42,9 @@ def verify(
 ) -> Work[VerifyResult]:
     """Check every checksum, reference, parent, value and count, in one thread, in some, or in everything stored.
 
-    Problems are collected, never raised, and nothing is changed. Without arguments, the memories and the storage itself
-    are checked too. Raise Missing if the named thread does not exist, ValueError if both a thread and a prefix are
-    given. `on_progress` is called with (done, total, what) before each thread.
+    Problems are collected, never raised, and nothing is changed. Without arguments, the memories, the search index and
+    the storage itself are checked too. Raise Missing if the named thread does not exist, ValueError if both a thread
+    and a prefix are given. `on_progress` is called with (done, total, what) before each thread.
     """
     prefix, kind = as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
@@ -93,6 +97,7 @@ def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[VerifyR
         yield from _check_threads(session.tenant, prefix, kind, report)
         if everything:
             yield from _check_memories(session, report)
+            yield from _check_search_index(session, report)
     except Unavailable as error:
         if not any(problem.problem == DATABASE for problem in report.problems):
             raise
@@ -133,5 +138,29 @@ def _check_memories(session: Session, report: _Report) -> Work[None]:
         report.memories += len(page.memories)
         report.add(list(memory_problems(page, dims)))
         after = page.cursor
+        if after is None:
+            return
+
+
+def _check_search_index(session: Session, report: _Report) -> Work[None]:
+    """Compare the search index with the threads, part by part. An encrypted tenant has none."""
+    checked, after = 0, None
+    while True:
+        yield Progress(checked, None, "the search index")
+        request = InspectSearchIndex(session.tenant, _INDEXED_THREADS, after)
+        try:
+            page = yield from read(partial(send, request))
+        except Corrupt as error:
+            report.add([search_problem(f"the search index cannot be read: {error}")])
+            return
+        if page is None:
+            return
+        if session.keys is not None:
+            report.add([search_problem("an encrypted tenant has a search index, with words in clear")])
+            return
+        report.add(list(page_problems(page)))
+        for thread in page.threads:
+            report.add((yield from read(partial(verify_indexed_thread, session.heads, thread))))
+        checked, after = checked + len(page.threads), page.cursor
         if after is None:
             return

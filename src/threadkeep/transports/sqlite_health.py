@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,20 @@ def integrity_problems(
         return (*problems, IntegrityProblem(DATABASE, f"SQLite: {error}"))
 
 
-def _integrity_check(connection: apsw.Connection) -> Iterator[str]:
-    """Check pages, tables, indexes against their tables, and the full-text index."""
+def _integrity_check(connection: apsw.Connection) -> list[str]:
+    """Check pages, tables, indexes against their tables, and the full-text indexes.
+
+    SQLite checks these as far as the connection has cached their structure, which others may have changed since. A
+    query reads it again.
+    """
+    names = "SELECT name FROM sqlite_schema WHERE name IN ('tk_words', 'tk_search_words')"
     try:
-        for (message,) in connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall():
-            if message != "ok":
-                yield str(message)
+        for (name,) in connection.execute(names).fetchall():
+            connection.execute(f"SELECT rowid FROM {name} ('x') LIMIT 1").fetchall()  # noqa: S608 - one of these two
+        found = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except apsw.Error as error:
-        yield str(error)
+        return [str(error)]
+    return [str(message) for (message,) in found if message != "ok"]
 
 
 def facts(connection: apsw.Connection, path: Path, durability: str) -> Mapping[str, Any]:

@@ -14,7 +14,10 @@ from threadkeep.engine.search.requests import (
     CreateSearchIndex,
     DropSearchIndex,
     FindChangedThreads,
+    IndexedPage,
+    IndexedThread,
     IndexThreads,
+    InspectSearchIndex,
     SearchIndex,
 )
 from threadkeep.plan import Request
@@ -58,6 +61,7 @@ class InMemorySearch:
             DropSearchIndex: lambda request: self._indexes.pop(request.tenant, None) is not None,
             IndexThreads: self._index_threads,
             SearchIndex: self._search,
+            InspectSearchIndex: self._inspect,
         }
 
     def forget(self, key: ThreadKey) -> None:
@@ -112,6 +116,28 @@ class InMemorySearch:
             each for key in keys for each in best(request.query, request.condition, key, index.threads[key].documents)
         ]
         return tuple(first(found, request.limit))
+
+    def _inspect(self, request: InspectSearchIndex) -> IndexedPage | None:
+        index, versions = self._indexes.get(request.tenant), self._versions(request.tenant)
+        if index is None:
+            return None
+        after = request.after or 0
+        page = sorted(index.threads, key=_place)[after : after + request.limit]
+        threads = tuple(_indexed_thread(index, key, versions.get(key)) for key in page)
+        if page:
+            return IndexedPage(threads, (), after + request.limit)
+        pairs = sum(len(_words(said)) for said in index.threads.values())
+        extra = sum(map(len, index.by_word.values())) - pairs
+        return IndexedPage((), ("the search index has words of threads that do not have them",) * (extra > 0))
+
+
+def _indexed_thread(index: _Index, key: ThreadKey, version: tuple[int, int] | None) -> IndexedThread:
+    said = index.threads[key]
+    if version is None:
+        return IndexedThread(None, (f"the search index has thread {key.id!r}, which does not exist",))
+    missing = [word for word in _words(said) if key not in index.by_word.get(word, ())]
+    problems = (f"the search index does not find thread {key.id!r} by {len(missing)} of its words",) * bool(missing)
+    return IndexedThread(key, problems, version if version == _version(said) else None, said.documents)
 
 
 def _version(said: ThreadDocuments | None) -> tuple[int, int] | None:

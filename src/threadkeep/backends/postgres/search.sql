@@ -61,30 +61,75 @@ FROM unnest(:thread::bigint[], :n::bigint[], :time::bigint[], :length::bigint[],
     AS w (thread, n, time, length, checksum, current, role, words, repeated);
 
 -- search-index: documents among which are the first ones in the order of hits, as in SQLite
--- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.
-WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}), best AS (
+WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}),
+best AS ({best-of (tk_threads t JOIN tk_search_threads x ON x.thread = t.thread)})
+{documents-of-best};
+
+-- search-current: the same where the index has all threads as they are: their versions are not read
+WITH every AS MATERIALIZED ({matching match}), repeated AS MATERIALIZED ({matching match_repeated}),
+best AS ({best-of tk_threads t})
+{documents-of-best};
+
+-- search-all: the same where all documents are the tenant's, too, and no condition is on threads
+-- Threads are read only of the first documents, and of those that only the ids of threads place behind them. A document
+-- is among them at most twice.
+WITH best AS (
     (
-        SELECT d.thread, d.n, t.kind, t.id, d.time, {score-of-one} AS score FROM every d {joins-of-document}
-        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+        SELECT d.thread, d.n, d.time, {score-of-one} AS score FROM tk_search d {join-of-texts}
+        WHERE d.terms @@ CAST(:match AS tsquery) AND {conditions}
+        ORDER BY score DESC, d.time DESC FETCH FIRST (:limit) ROWS WITH TIES
     )
     UNION ALL
     (
-        SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score FROM repeated d {joins-of-document}
-        WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+        SELECT d.thread, d.n, d.time, {score} AS score FROM tk_search d {join-of-texts}
+        WHERE d.terms @@ CAST(:match_repeated AS tsquery) AND {conditions}
+        ORDER BY score DESC, d.time DESC FETCH FIRST (:limit) ROWS WITH TIES
     )
+), best_of_threads AS (
+    SELECT d.thread, d.n, t.kind, t.id FROM best d JOIN tk_threads t ON t.thread = d.thread
+    ORDER BY {order-of-hits} LIMIT 2 * :limit
 )
-SELECT b.kind, b.id, {document-columns} FROM best b
+SELECT b.kind, b.id, {document-columns} FROM best_of_threads b
 JOIN tk_search d ON d.thread = b.thread AND d.n = b.n
-JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n;
+LEFT JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n;
 
 -- matching: the documents that the index of terms finds
+-- The planner would read the documents of all threads one by one: it does not know how long a comparison takes.
 SELECT d.thread, d.n, d.time, d.length, d.current, d.role FROM tk_search d WHERE d.terms @@ CAST(:{it} AS tsquery)
 
--- joins-of-document: the thread of a document, its version in the index, and the texts, if a column of them is needed
-JOIN tk_threads t ON t.thread = d.thread
-JOIN tk_search_threads x ON x.thread = d.thread
+-- best-of: the first documents, if they had each word once; and those that have a word more than once
+(
+    SELECT d.thread, d.n, t.kind, t.id, d.time, {score-of-one} AS score
+    FROM every d JOIN {it} ON t.thread = d.thread {join-of-texts}
+    WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+)
+UNION ALL
+(
+    SELECT d.thread, d.n, t.kind, t.id, d.time, {score} AS score
+    FROM repeated d JOIN {it} ON t.thread = d.thread {join-of-texts}
+    WHERE {conditions} ORDER BY {order-of-hits} LIMIT :limit
+)
+
+-- join-of-texts: the texts of a document, which PostgreSQL does not read if no column of them is needed
 LEFT JOIN tk_search_texts s ON s.thread = d.thread AND s.n = d.n
 
+-- documents-of-best: these documents
+SELECT b.kind, b.id, {document-columns} FROM best b
+JOIN tk_search d ON d.thread = b.thread AND d.n = b.n
+LEFT JOIN tk_search_texts s ON s.thread = b.thread AND s.n = b.n
 
 -- where-threads: documents of these threads: kinds and ids in hexadecimal digits
 t.kind || upper(encode(t.id, 'hex')) = ANY (:threads::text[])
+
+-- indexed-documents: the documents of a thread, with the terms of each; repeated words are not stored apart
+SELECT t.kind, t.id, {document-columns}, tsvector_to_array(d.terms), NULL::text
+FROM tk_search d LEFT JOIN tk_search_texts s ON s.thread = d.thread AND s.n = d.n
+LEFT JOIN tk_threads t ON t.thread = d.thread
+WHERE d.thread = :thread ORDER BY d.n;
+
+-- lost-documents: how many rows of the index belong to nothing
+SELECT 'documents', count(*) FROM tk_search d
+WHERE NOT EXISTS (SELECT 1 FROM tk_search_threads x WHERE x.thread = d.thread)
+UNION ALL
+SELECT 'texts', count(*) FROM tk_search_texts s
+WHERE NOT EXISTS (SELECT 1 FROM tk_search d WHERE d.thread = s.thread AND d.n = s.n);

@@ -16,9 +16,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import filters, health, memories, search, tenants
+    from threadkeep.backends.sql import filters, health, memories, search, search_health, tenants
 
-__all__ = ["filters", "health", "memories", "search", "tenants"]
+__all__ = ["filters", "health", "memories", "search", "search_health", "tenants"]
 
 
 def __getattr__(name: str) -> Any:

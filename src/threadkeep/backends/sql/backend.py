@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -53,7 +53,7 @@ class SqlCursor(Protocol):
     """Runs SQL on a connection that a transport owns, inside the transport's transaction."""
 
     marks: dict[str, Any]
-    """For each tenant, the `commit-mark` of the connection when the search index had all threads as they are."""
+    """What the connection remembers of the search index of each tenant since it had all threads as they are."""
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
@@ -89,6 +89,11 @@ class SqlBackend(ABC):
     def scan_sql(self) -> Callable[[str, tuple[str, ...]], str]:
         """Returns the statement of a scan, see `lists.scan_sql`; those used last are cached."""
         return lru_cache(_SCANS)(partial(lists.scan_sql, self))
+
+    @cached_property
+    def search_sql(self) -> Callable[[str, tuple[str, ...], int], str]:
+        """Returns the statement of a search, see `search.search_sql`; those used last are cached."""
+        return lru_cache(_SCANS)(partial(sql.search.search_sql, self))
 
     def answer(self, cursor: SqlCursor, request: Request[Any]) -> Any:
         """Execute one request. Raise Corrupt if a column cannot be read."""
@@ -214,6 +219,21 @@ class SqlBackend(ABC):
     @abstractmethod
     def match_values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the values by which `search-index` finds the documents that have all these words."""
+
+    @abstractmethod
+    def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
+        """Return whether these terms, and no others, lead to a document: `evidence` is its column for this.
+
+        If `term_rows` returns rows, others may.
+        """
+
+    def term_rows(self, db: SqlContext, term: str, skip: int) -> list[Row]:
+        """Return terms from this one on, without so many: (term, row of a document, whether that lacks the term).
+
+        An empty list at the end. Here there is no index of terms that could differ from the documents.
+        """
+        del db, term, skip
+        return []
 
     @abstractmethod
     def list_value(self, texts: Sequence[str]) -> Any:
@@ -371,6 +391,7 @@ class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
             self.update(sql.health.HANDLERS)
         if kind not in self:
             self.update(sql.search.HANDLERS)
+            self.update(sql.search_health.HANDLERS)
         return dict(self)[kind]
 
 

@@ -35,6 +35,11 @@ DELETE FROM tk_search_threads WHERE thread = (SELECT t.thread FROM tk_threads t 
 -- delete-documents: delete what the index has of a thread
 DELETE FROM tk_search WHERE thread = :thread;
 
+-- indexed-threads: threads of the index, with their versions in it and now
+SELECT x.thread, t.kind, t.id, t.tenant, x.epoch, x.rev, t.epoch, t.rev
+FROM tk_search_threads x LEFT JOIN tk_threads t ON t.thread = x.thread
+WHERE (x.tenant = :tenant OR t.tenant = :tenant) AND x.thread > :after ORDER BY x.thread LIMIT :limit;
+
 -- document-columns: the columns of a document, in the order in which they are read
 d.n, d.time, d.role, d.current, d.length, s.words, s.body, d.checksum
 

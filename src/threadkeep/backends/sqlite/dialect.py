@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends import sql, sqlite
@@ -15,6 +15,11 @@ from threadkeep.engine.log.itemlog import ItemRange
 
 if TYPE_CHECKING:
     from threadkeep.engine.memories.filters import FilterNode
+
+_TERMS = 64
+"""So many terms are looked for at once."""
+_TERM_ROWS = 50_000
+"""So many entries of the index of terms are checked at once."""
 
 
 class SqliteDialect(SqlBackend):
@@ -66,6 +71,16 @@ class SqliteDialect(SqlBackend):
         match = " AND ".join(f'"{word}"' for word in words)
         repeated = " OR ".join(f'"{word}{sql.search.REPEATED}"' for word in words)
         return {"match": match, "match_repeated": f"{match} AND ({repeated})"}
+
+    def leads_to_document(self, db: SqlContext, terms: Collection[str], evidence: Any) -> bool:
+        """Return whether all these terms lead to the document with this number. Others are found by `term_rows`."""
+        listed = sorted(terms)
+        matches = (" AND ".join(map('"{}"'.format, listed[n : n + _TERMS])) for n in range(0, len(listed), _TERMS))
+        return all(db.rows("has-terms", match=match, doc=evidence) for match in matches)
+
+    def term_rows(self, db: SqlContext, term: str, skip: int) -> list[Row]:
+        """Return terms of the index, in their order."""
+        return db.rows("search-terms", term=term, skip=skip, limit=_TERM_ROWS)
 
     def list_value(self, texts: Sequence[str]) -> str:
         """Return a list as JSON."""

@@ -41,6 +41,7 @@ CREATE VIRTUAL TABLE tk_search_words USING fts5(
     terms, content = 'tk_search_texts', content_rowid = 'doc', detail = none, tokenize = 'ascii'
 );
 INSERT INTO tk_search_words (tk_search_words, rank) VALUES ('secure-delete', 1);
+CREATE VIRTUAL TABLE tk_search_terms USING fts5vocab(tk_search_words, instance);
 CREATE TRIGGER tk_search_dropped AFTER DELETE ON tk_threads
 BEGIN DELETE FROM tk_search_threads WHERE thread = old.thread; END;
 CREATE TRIGGER tk_search_pruned AFTER UPDATE OF epoch ON tk_threads WHEN old.epoch <> new.epoch
@@ -59,6 +60,7 @@ BEGIN INSERT INTO tk_search_words (rowid, terms) VALUES (new.doc, new.words || n
 -- drop-search: delete the search index of all tenants
 DROP TRIGGER IF EXISTS tk_search_dropped;
 DROP TRIGGER IF EXISTS tk_search_pruned;
+DROP TABLE IF EXISTS tk_search_terms;
 DROP TABLE IF EXISTS tk_search_words;
 DROP TABLE IF EXISTS tk_search_texts;
 DROP TABLE IF EXISTS tk_search;
@@ -76,6 +78,12 @@ INSERT INTO tk_search_texts (doc, words, repeated, body) VALUES (last_insert_row
 {search-by-length}
 UNION ALL
 {search-by-count};
+
+-- search-current: the same where the index has all threads as they are
+{search-index}
+
+-- search-all: the same where all documents are the tenant's, too
+{search-index}
 
 -- search-by-length: the first documents, if they had each word of the query once
 -- SQLite leaves out the joins whose columns are not needed.
@@ -106,3 +114,22 @@ TRUE
 
 -- where-threads: documents of these threads: a JSON list of kinds and ids in hexadecimal digits
 t.kind || hex(t.id) IN (SELECT value FROM json_each(:threads))
+
+-- indexed-documents: the documents of a thread, with the number and the repeated words of each
+SELECT t.kind, t.id, {document-columns}, d.doc, s.repeated
+FROM tk_search d LEFT JOIN tk_search_texts s ON s.doc = d.doc LEFT JOIN tk_threads t ON t.thread = d.thread
+WHERE d.thread = :thread ORDER BY d.n;
+
+-- lost-documents: how many rows of the index belong to nothing
+SELECT 'documents', count(*) FROM tk_search d
+WHERE NOT EXISTS (SELECT 1 FROM tk_search_threads x WHERE x.thread = d.thread)
+UNION ALL
+SELECT 'texts', count(*) FROM tk_search_texts s WHERE NOT EXISTS (SELECT 1 FROM tk_search d WHERE d.doc = s.doc);
+
+-- has-terms: returns a row if all terms lead to a document
+SELECT 1 FROM tk_search_words WHERE tk_search_words MATCH :match AND rowid = :doc;
+
+-- search-terms: terms with their documents, and whether these do not have them
+SELECT v.term, v.doc, coalesce(instr(s.words || ' ' || s.repeated || ' ', ' ' || v.term || ' '), 0) = 0
+FROM (SELECT term, doc FROM tk_search_terms WHERE term >= :term LIMIT :limit OFFSET :skip) AS v
+LEFT JOIN tk_search_texts s ON s.doc = v.doc;

@@ -67,13 +67,18 @@ class ValkeyBackend:
             **health.handlers,
             **ValkeyTenants(self._prefix).handlers,
         }
-        self._handlers = Handlers(handlers, lambda: self._search.handlers)
+        self._handlers = Handlers(handlers, self._search_handlers)
 
     @cached_property
     def _search(self) -> ValkeySearch:
         from threadkeep.backends.valkey.search import ValkeySearch  # noqa: PLC0415 - on use
 
         return ValkeySearch(self._prefix)
+
+    def _search_handlers(self) -> dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]]:
+        from threadkeep.backends.valkey.search_health import handlers  # noqa: PLC0415 - on use
+
+        return handlers(self._prefix, self._search)
 
     def _forget(self, executor: CallExecutor, key: ThreadKey) -> None:
         self._search.forget(executor, key)

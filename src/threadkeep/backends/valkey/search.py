@@ -43,7 +43,7 @@ from threadkeep.engine.search.requests import (
 from threadkeep.errors import Corrupt, WrongKey
 from threadkeep.plan import Request
 
-_VERSIONS, _DOCUMENTS, _WORDS = b"fv", b"fd", b"fw"
+VERSIONS, DOCUMENTS, WORDS = b"fv", b"fd", b"fw"
 """Documents of another format need other keys."""
 _DIGITS = 8
 """A checksum has eight hexadecimal digits."""
@@ -76,7 +76,8 @@ class ValkeySearch:
     def _tenant_keys(self) -> list[bytes]:
         return [tenants_key(self._prefix, partition) for partition in range(PARTITIONS)]
 
-    def _has_index(self, executor: CallExecutor, tenant: str) -> bool:
+    def has_index(self, executor: CallExecutor, tenant: str) -> bool:
+        """Whether a tenant has an index."""
         call = Call("ZSCORE", (tenants_key(self._prefix, 0),), (_index_member(tenant),))
         return executor.call(call) is not None
 
@@ -93,7 +94,7 @@ class ValkeySearch:
         """Delete the note in all partitions, so that nothing is added any more, and then the index."""
         args = (_index_member(request.tenant),)
         removed = executor.calls([Call("ZREM", (key,), args) for key in self._tenant_keys()])
-        for what in (_VERSIONS, _DOCUMENTS, _WORDS):
+        for what in (VERSIONS, DOCUMENTS, WORDS):
             keys = keys_of_partitions(self._prefix, what, request.tenant)
             executor.calls([Call("UNLINK", (key,)) for key in keys])
         return any(removed)
@@ -103,7 +104,7 @@ class ValkeySearch:
     def _find_changed(self, executor: CallExecutor, request: FindChangedThreads) -> ChangedThreads | None:
         """Compare the versions of all threads with those in the index. Three round trips."""
         tenant = request.tenant
-        if not self._has_index(executor, tenant):
+        if not self.has_index(executor, tenant):
             return None
         indexed = self._indexed_versions(executor, tenant)
         keys = {*self._listed(executor, tenant), *indexed}
@@ -113,10 +114,10 @@ class ValkeySearch:
         return ChangedThreads(tuple(changed[: request.limit]), len(changed))
 
     def _indexed_versions(self, executor: CallExecutor, tenant: str) -> dict[ThreadKey, bytes]:
-        keys = keys_of_partitions(self._prefix, _VERSIONS, tenant)
+        keys = keys_of_partitions(self._prefix, VERSIONS, tenant)
         found: dict[ThreadKey, bytes] = {}
         for pairs in executor.calls([Call("HGETALL", (key,)) for key in keys]):
-            for member, version in _pairs(pairs):
+            for member, version in fields_of(pairs):
                 kind, id = segments(member, 1)
                 found[ThreadKey(tenant, kind, id)] = version
         return found
@@ -144,10 +145,10 @@ class ValkeySearch:
     def _index_call(self, said: ThreadDocuments) -> Call:
         tenant, names = said.key.tenant, thread_keys(self._prefix, said.key)
         partition = partition_of(said.key)
-        keys = [key_of(self._prefix, partition, what, to_bytes(tenant)) for what in (_VERSIONS, _DOCUMENTS, _WORDS)]
+        keys = [key_of(self._prefix, partition, what, to_bytes(tenant)) for what in (VERSIONS, DOCUMENTS, WORDS)]
         words = sorted({word.encode() for each in said.documents for word in each.words.split()})
         documents = to_bytes(json.dumps(said.documents, ensure_ascii=False))
-        stored = b"%s\n%08x%s" % (b" ".join(words), crc32(documents), documents)
+        stored = b"%s\n%08x%s" % (b" ".join(words), crc32(documents, crc32(names.member)), documents)
         return Call(
             "index_thread",
             (*names.hash, *keys, tenants_key(self._prefix, partition)),
@@ -158,7 +159,7 @@ class ValkeySearch:
 
     def _search(self, executor: CallExecutor, request: SearchIndex) -> tuple[Ranked, ...] | None:
         """Find the threads that have all words, and compare what they say. Four round trips, more for many threads."""
-        if request.if_current or not self._has_index(executor, request.tenant):
+        if request.if_current or not self.has_index(executor, request.tenant):
             return None
         candidates = (key for key in self._candidates(executor, request) if request.condition.has_thread(key))
         found: list[Ranked] = []
@@ -170,7 +171,7 @@ class ValkeySearch:
 
     def _candidates(self, executor: CallExecutor, request: SearchIndex) -> Iterable[ThreadKey]:
         """Yield the threads that have all words of the query, though not in one text."""
-        keys = keys_of_partitions(self._prefix, _WORDS, request.tenant)
+        keys = keys_of_partitions(self._prefix, WORDS, request.tenant)
         starts = [word.encode() + b"\x00" for word in request.query.words]
         calls = [
             Call("ZRANGEBYLEX", (key,), (b"[" + start, b"(" + start[:-1] + b"\x01")) for key in keys for start in starts
@@ -187,21 +188,21 @@ class ValkeySearch:
     ) -> Iterable[tuple[ThreadKey, list[Document]]]:
         """Yield what threads say, according to the index. Those that have changed are left out."""
         names = [
-            (self._part(key, _VERSIONS), self._part(key, _DOCUMENTS), thread_keys(self._prefix, key)) for key in keys
+            (self._part(key, VERSIONS), self._part(key, DOCUMENTS), thread_keys(self._prefix, key)) for key in keys
         ]
         calls = [Call("HGET", name.hash, (b"v",)) for _, _, name in names]
         calls += [Call("HGET", (versions,), (name.member,)) for versions, _, name in names]
         calls += [Call("HGET", (documents,), (name.member,)) for _, documents, name in names]
         replies = executor.calls(calls)
         size = len(keys)
-        for key, stored, indexed, said in zip(
-            keys, replies[:size], replies[size : 2 * size], replies[2 * size :], strict=True
+        for key, name, stored, indexed, said in zip(
+            keys, names, replies[:size], replies[size : 2 * size], replies[2 * size :], strict=True
         ):
             if stored is None or indexed is None or not _is_current(stored, indexed, exact=request.exact):
                 continue
             if said is None:
                 raise Corrupt(f"the search index has words of thread {key.id!r}, but not what it says")
-            yield key, _read(key, said)
+            yield key, read_documents(key, name[2].member, said)
 
     def _part(self, key: ThreadKey, what: bytes) -> bytes:
         return key_of(self._prefix, partition_of(key), what, to_bytes(key.tenant))
@@ -212,14 +213,17 @@ def _is_current(stored: bytes, indexed: bytes, *, exact: bool) -> bool:
     return stored == indexed if exact else stored.partition(b":")[0] == indexed.partition(b":")[0]
 
 
-def _read(key: ThreadKey, stored: bytes) -> list[Document]:
-    checksum, documents = stored.partition(b"\n")[2][:_DIGITS], stored.partition(b"\n")[2][_DIGITS:]
-    if checksum != b"%08x" % crc32(documents):
+def read_documents(key: ThreadKey, member: bytes, stored: bytes) -> list[Document]:
+    """Return what the index has of a thread. Corrupt if it is not what was stored of this thread."""
+    _, _, summed = stored.partition(b"\n")
+    checksum, documents = summed[:_DIGITS], summed[_DIGITS:]
+    if checksum != b"%08x" % crc32(documents, crc32(member)):
         raise Corrupt(f"what the search index has of thread {key.id!r} does not match its checksum")
     return [Document(*each) for each in json.loads(from_bytes(documents))]
 
 
-def _pairs(flat: Sequence[bytes] | Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
+def fields_of(flat: Sequence[bytes] | Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Return the fields and values of a hash, as a server sent them."""
     return flat.items() if isinstance(flat, Mapping) else zip(flat[::2], flat[1::2], strict=True)
 
 

@@ -83,6 +83,11 @@ def is_cleared(pending: Sequence[Any]) -> bool:
     return pending[0] is None
 
 
+def asks(slot: Slot | None) -> bool:
+    """Whether a checkpoint with this pending request has one that waits. No items are needed: what clears is small."""
+    return slot is not None and (slot.inline is None or not is_cleared(decode_json_text(unpack(slot.inline, PENDING))))
+
+
 def status(pending: Sequence[Any] | None, run_log: RunLog | RunLogDraft) -> str:
     """Return a cube thread's status.
 

@@ -48,7 +48,8 @@ _PLAUSIBLE_LANES = 1 << 16
 class Problem:
     """Something wrong with what is stored.
 
-    `problem` is checksum, missing item, missing parent, undecodable, counter, catalogue, index, memory or database.
+    `problem` is checksum, missing item, missing parent, undecodable, counter, catalogue, index, memory, search index or
+    database.
     `message` describes it in a sentence. The other fields say where it is, as far as that is known; `item` is written
     as lane:number.
     """

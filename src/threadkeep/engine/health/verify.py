@@ -24,6 +24,7 @@ from threadkeep.engine.health.requests import (
 from threadkeep.engine.health.thread_scan import Problem, ThreadScan, scan_thread
 from threadkeep.engine.health.verify_items import check_items
 from threadkeep.engine.health.verify_rows import check_cube, check_rows, rows_size
+from threadkeep.engine.health.verify_search import search_problem
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
@@ -149,5 +150,8 @@ def _word_problems(memory: StoredMemory) -> Iterator[str]:
 
 
 def storage_problems(found: Iterable[IntegrityProblem]) -> list[Problem]:
-    """Return the problems that the storage found in itself."""
-    return [Problem(each.kind, each.message) for each in found]
+    """Return the problems that the storage found in itself. Those of the search index are no loss of data."""
+    return [
+        search_problem(each.message) if "tk_search" in each.message else Problem(each.kind, each.message)
+        for each in found
+    ]

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from threadkeep.engine.commit import fill_intact, read_consistently
-from threadkeep.engine.cube import plain_values
+from threadkeep.engine.cube import channels, plain_values
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
@@ -57,7 +57,9 @@ class CheckpointInfo:
     metadata. `ended` is when each of the tasks that ran from it stored its writes, in this order.
 
     `interrupted` and `failed` say that a node which ran from it asked a person, or raised an error; also if that was
-    answered or tried again later. Both are False in CubeLoop threads, which store no writes.
+    answered or tried again later. In a CubeLoop thread, `interrupted` says that a request waits at the checkpoint, or
+    that one was made there and is cleared by its question; nothing is left of one that was replaced by None. `failed`
+    is False there, since errors are not stored.
 
     `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
     is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
@@ -332,10 +334,16 @@ class ThreadReader:
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
             damaged="; ".join(self._damage((row.ns, row.id))) or None,
-            interrupted=INTERRUPT in written,
+            interrupted=self._has_request(record) if self.is_cube else INTERRUPT in written,
             failed=ERROR in written,
             ended=tuple(utc_time(time) for time in sorted(task.row.time for task in tasks)),
         )
+
+    def _has_request(self, record: CheckpointRecord) -> bool:
+        """Whether a person was asked at a checkpoint of a CubeLoop thread, or the run before asked and still waits."""
+        slot, parent = record.slots.get(channels.PENDING), self.parent(record)
+        before = parent.slots.get(channels.PENDING) if parent is not None else None
+        return channels.asks(slot) or (slot is not None and slot != before and not channels.asks(before))
 
     def _damage(self, key: CheckpointKey) -> Iterator[str]:
         """Yield what is wrong with the writes on an intact checkpoint: damaged rows, and rows that are missing."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, overload
 
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.query import RANK_SCALE, Query, rank, snippet
 
@@ -104,7 +105,9 @@ class Ranked(NamedTuple):
 def ranked(query: Query, key: ThreadKey, document: Document) -> Ranked | None:
     """Return a document with its place in the order: by rank, then newest first. None if it does not match."""
     found = rank(query, document.words, document.length)
-    return Ranked((-found, -document.time, key.id, key.kind, -document.n), key, document) if found is not None else None
+    if found is None:
+        return None
+    return new_tuple(Ranked, ((-found, -document.time, key.id, key.kind, -document.n), key, document))
 
 
 def best(query: Query, condition: Condition, key: ThreadKey, documents: Iterable[Document]) -> list[Ranked]:

@@ -11,7 +11,7 @@ without the rarity of words. It is a whole number, so databases compute the same
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -70,37 +70,39 @@ def rank(query: Query, joined: str, length: int) -> int | None:
         if not count:
             return None
         total += MOST - MOST * base // (COUNT * count + base)
-    return total if all(phrase in joined for phrase in query.phrases) else None
+    for phrase in query.phrases:
+        if phrase not in joined:
+            return None
+    return total
 
 
 def snippet(query: Query, text: str) -> Snippet:
     """Return the part of a text that has most of the query's words, with the matches marked."""
     line = " ".join(text.split())
-    found = list(_matches(query, line))
-    start = _best_start(found)
+    found = _matches(query, line)
+    start = _best_start(found) if len(query.words) > 1 else found[0][0] if found else 0
     start = max(0, start - _BEFORE) if len(line) > _WIDTH else 0
     if start:
         start = line.find(" ", start, start + _BEFORE) + 1 or start
     end = min(len(line), start + _WIDTH)
     before, after = "…" if start else "", "…" if end < len(line) else ""
     shift = len(before) - start
-    marks = ((low + shift, high + shift) for low, high, _ in found if low >= start and high <= end)
+    marks = [(low + shift, high + shift) for low, high, _ in found if low >= start and high <= end]
     return Snippet(before + line[start:end] + after, tuple(marks))
 
 
-def _matches(query: Query, line: str) -> Iterator[tuple[int, int, frozenset[str]]]:
-    """Yield where the words of a query are in a text, and which they are."""
+def _matches(query: Query, line: str) -> list[tuple[int, int, Collection[str]]]:
+    """Return where the words of a query are in a text, and which they are."""
     if line.isascii():  # without folding each word of the text, which takes most of the time of a search
-        for match in _ascii_words(query.words).finditer(line.lower()):
-            yield *match.span(), frozenset((match[0],))
-        return
-    wanted, known = frozenset(query.words), dict[str, frozenset[str]]()
+        return [(*match.span(), (match[0],)) for match in _ascii_words(query.words).finditer(line.lower())]
+    wanted, known, found = frozenset(query.words), dict[str, frozenset[str]](), list[tuple[int, int, Collection[str]]]()
     for run in _RUN.finditer(line):
         written = run[0]
         if written not in known:
             known[written] = wanted.intersection(words(written))
         if known[written]:
-            yield run.start(), run.end(), known[written]
+            found.append((*run.span(), known[written]))
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +111,7 @@ def _ascii_words(words: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"{word}(?<![a-z0-9]{word})(?![a-z0-9])" for word in words))
 
 
-def _best_start(found: Sequence[tuple[int, int, frozenset[str]]]) -> int:
+def _best_start(found: Sequence[tuple[int, int, Collection[str]]]) -> int:
     """Return the first match of the window that has the most different words; the first such window."""
     if len(found) == 1:
         return found[0][0]

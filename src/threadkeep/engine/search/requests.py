@@ -8,15 +8,15 @@ In SQL, a read first looks whether there is an index; the one statement that the
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.search.documents import ThreadDocuments
+from threadkeep.engine.search.documents import Document, ThreadDocuments
 from threadkeep.engine.search.hits import Condition, Ranked
 from threadkeep.engine.search.query import Query
-from threadkeep.plan import IDEMPOTENT_WRITE, READ_ONE_STATEMENT, Access, Request
+from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 
-FORMAT = 1
+FORMAT = 2
 """The format of the documents in an index: one of another format is built anew."""
 
 
@@ -83,3 +83,36 @@ class SearchIndex(Request[tuple[Ranked, ...] | None]):
     limit: int
     exact: bool = False
     if_current: bool = False
+
+
+class IndexedThread(NamedTuple):
+    """What the index has of a thread, and what the backend found wrong with it.
+
+    `key` is None if there is no such thread. `version` is that of the thread if the index has the thread as it is, else
+    None. `documents` are those that can be read and that are found by their words, in the order of their numbers.
+    """
+
+    key: ThreadKey | None
+    problems: tuple[str, ...] = ()
+    version: tuple[int, int] | None = None
+    documents: tuple[Document, ...] = ()
+
+
+class IndexedPage(NamedTuple):
+    """A part of the index. `cursor` is where the next part begins, None at the end."""
+
+    threads: tuple[IndexedThread, ...]
+    problems: tuple[str, ...] = ()
+    cursor: Any = None
+
+
+class InspectSearchIndex(Request[IndexedPage | None]):
+    """Read the index from a cursor on as it is stored, about `limit` threads; None if the tenant has no index.
+
+    After the threads come what belongs to none and words that lead nowhere, in parts of a bounded size.
+    """
+
+    access: ClassVar[Access] = READ
+    tenant: str
+    limit: int
+    after: Any = None

@@ -8,7 +8,7 @@ checked before anything is copied. A copy notes its source, see `origins`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from threadkeep.engine.threads.damaged_rows import load_to_change
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
-from threadkeep.engine.threads.origins import Origin
+from threadkeep.engine.threads.origins import Origin, noted_origins
 from threadkeep.engine.threads.row_changes import change_row
 from threadkeep.engine.threads.thread_rows import ThreadRows, stored_parts
 from threadkeep.errors import Corrupt
@@ -82,35 +82,48 @@ async def copy(
         ops = _missing_ops(head, part.loaded, existing, target, None if keeps_times else time, nonce)
         assert existing.thread is not None
         is_described = existing.thread.description is not None
-        return Decision(_Copied(ops, part.left_out, None if is_described else part.loaded.thread.description))
+        description = None if is_described else part.loaded.thread.description
+        return Decision(_Copied(ops, part.left_out, description, _origins_of_merged(head, target)))
 
     copied = await commit(heads, target, read, decide, source=source)
     if copied.ops:
-        await _merge(heads, source, target, copied.ops, nonce)
+        await _merge(heads, target, copied, nonce)
     await _describe_too(heads, target, copied.description, time, nonce)
     return copied.left_out
 
 
-async def _merge(heads: Heads, source: ThreadKey, target: ThreadKey, ops: list[Op], nonce: int) -> None:
-    """Add to a thread what it lacks of its source, and note the source."""
-    for outcome in await write(heads, target, ops):
+def _origins_of_merged(head: Head, target: ThreadKey) -> list[Origin]:
+    """Return where checkpoints that are added to a thread come from: the thread that has them, in the same tenant.
+
+    A transfer builds a thread under another key first, which is gone later: then those that this thread notes.
+    """
+    threads = [head.key.id] if head.key.tenant == target.tenant else [each.thread for each in noted_origins(head.names)]
+    return [Origin(thread, None) for thread in threads]
+
+
+async def _merge(heads: Heads, target: ThreadKey, copied: _Copied, nonce: int) -> None:
+    """Add to a thread what it lacks, and note where that comes from."""
+    for outcome in await write(heads, target, copied.ops):
         result(outcome)
-    if source.tenant == target.tenant:
-        await _note_origin(heads, target, Origin(source.id, None), nonce)
+    await _note_origins(heads, target, copied.origins, nonce)
 
 
-async def _note_origin(heads: Heads, key: ThreadKey, origin: Origin, nonce: int) -> None:
-    """Note the origin of a part of a thread. Two round trips; one if it is noted already."""
+async def _note_origins(heads: Heads, key: ThreadKey, origins: Sequence[Origin], nonce: int) -> None:
+    """Note the origins of a part of a thread. Two round trips; one if they are noted already, none without any."""
+    notes = [origin.note() for origin in origins]
 
     def decide(seen: Seen[ThreadRows], _: int) -> Decision[None]:
         draft = Draft(seen.state.head)
-        if origin.note() in draft.names:
+        new = [note for note in notes if note not in draft.names]
+        if not new:
             return Decision(None)
         assert seen.row is not None
-        draft.number(origin.note())
+        for note in new:
+            draft.number(note)
         return Decision(None, Commit(next_batch(draft, seen.row, nonce=nonce, grown=0)))
 
-    await commit(heads, key, partial(load_to_change, heads, key), decide)
+    if notes:
+        await commit(heads, key, partial(load_to_change, heads, key), decide)
 
 
 class _Threads(NamedTuple):
@@ -122,11 +135,12 @@ class _Threads(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """The ops that are still to be made, what is left out of the copy, and what is said about the source."""
+    """The ops that are still to be made, what is left out of the copy, what is said about the source, its origins."""
 
     ops: list[Op]
     left_out: tuple[str, ...]
     description: str | None = None
+    origins: Sequence[Origin] = ()
 
 
 async def _describe_too(heads: Heads, target: ThreadKey, description: str | None, time: int, nonce: int) -> None:

@@ -43,11 +43,15 @@ def read_origins(names: Iterable[str]) -> list[Origin]:
     Checkpoints of a fork are numbered anew, so what its source had noted before does not hold for them.
     """
     found: list[Origin] = []
-    for name in names:
-        origin = _read_note(name) if name.startswith(_NOTE) else None
-        if origin is not None:
-            found = [*([] if origin.start is not None else found), origin]
+    for origin in noted_origins(names):
+        found = [*([] if origin.start is not None else found), origin]
     return found[::-1]
+
+
+def noted_origins(names: Iterable[str]) -> list[Origin]:
+    """Return all origins that a thread notes, in the order in which they were noted."""
+    read = (_read_note(name) for name in names if name.startswith(_NOTE))
+    return [origin for origin in read if origin is not None]
 
 
 def _read_note(name: str) -> Origin | None:

@@ -23,6 +23,7 @@ from threadkeep.engine.log.itemlog import Item, ItemId
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import LoadedRows
+from threadkeep.engine.threads.origins import Origin, noted_origins
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
@@ -39,6 +40,7 @@ from threadkeep.transfer.portable.format import (
     checkpoint_line,
     item_line,
     memory_line,
+    origin_object,
     runs_line,
     writes_line,
 )
@@ -70,10 +72,11 @@ class ExportResult:
     damage: tuple[str, ...] = ()
 
 
-def thread_line(row: ThreadRow) -> dict[str, Any]:
-    """Return the first line of a thread."""
-    said = {} if row.description is None else {"description": json.loads(row.description)}
-    return said | {
+def thread_line(row: ThreadRow, origins: Iterable[Origin] = ()) -> dict[str, Any]:
+    """Return the first line of a thread. `origins` are in the order in which it notes them."""
+    said: dict[str, Any] = {} if row.description is None else {"description": json.loads(row.description)}
+    came_from = [origin_object(each) for each in origins]
+    return said | ({"origins": came_from} if came_from else {}) | {
         "type": THREAD, "kind": row.key.kind, "id": row.key.id, "created": row.created, "updated": row.updated,
         "status": row.status, "early": row.early, "early_status": row.early_status, "checkpoints": row.checkpoints,
         "writes": row.writes, "top": row.top,
@@ -270,7 +273,8 @@ class Export:
         loaded = part.loaded
         if loaded.thread is None or is_unfinished(loaded):
             return
-        self.out.write(self._redacted(thread_line(loaded.thread)))
+        head = self.session.heads.head_from(loaded.thread.key, loaded, None)
+        self.out.write(self._redacted(thread_line(loaded.thread, noted_origins(head.names))))
         try:
             counts = yield from write_thread(self.session, loaded, self.out.write, self.redaction)
         except (Conflict, Corrupt):

@@ -17,6 +17,7 @@ from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, TaskWrites, WriteEntry, WriteRow
 from threadkeep.engine.memories.json_text import dump, load
 from threadkeep.engine.memories.requests import MemoryRow
+from threadkeep.engine.threads.origins import Origin
 from threadkeep.errors import ThreadkeepError
 
 FORMAT, VERSION = "threadkeep", 1
@@ -145,6 +146,16 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 
 
 # -- lines and records
+
+
+def origin_object(origin: Origin) -> dict[str, Any]:
+    """Return an origin of a thread, as its first line has it."""
+    return {"thread": origin.thread, "until": origin.until, "start": origin.start}
+
+
+def read_origin(line: Line) -> Origin:
+    """Return an origin of a thread."""
+    return Origin(line.text("thread"), line.maybe_text("until"), line.maybe_text("start"))
 
 
 class LaneNames(NamedTuple):

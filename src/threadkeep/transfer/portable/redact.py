@@ -162,8 +162,9 @@ class Redaction:
         kind = fields["type"]
         if kind == lines.THREAD:
             self._kind = fields["kind"]
-            redacted = {name: self._description(fields[name]) for name in ("description",) if name in fields}
-            return fields | redacted | {"id": self.name(fields["id"])}
+            described = {name: self._description(fields[name]) for name in ("description",) if name in fields}
+            origins = {name: list(map(self._origin, fields[name])) for name in ("origins",) if name in fields}
+            return fields | described | origins | {"id": self.name(fields["id"])}
         if kind == lines.CHECKPOINT:
             return self._checkpoint(fields)
         if kind == lines.WRITES:
@@ -182,6 +183,9 @@ class Redaction:
         texts = {"title": self.name(said["title"])} if "title" in said else {}
         labels = {"labels": [self.name(each) for each in said["labels"]]} if "labels" in said else {}
         return said | texts | labels
+
+    def _origin(self, origin: dict[str, Any]) -> dict[str, Any]:
+        return origin | {"thread": self.name(origin["thread"])}
 
     def _checkpoint(self, fields: dict[str, Any]) -> dict[str, Any]:
         changed = fields | {

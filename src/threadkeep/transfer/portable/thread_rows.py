@@ -98,6 +98,10 @@ class PortableThreadRows:
     _labels: dict[int, NewLabels] = field(default_factory=dict)
     _runs: dict[str, None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for each in self.first.listed("origins"):
+            self._number(lines.read_origin(self.first.inner(each)).note())
+
     def take(self, line: Line) -> None:
         """Read a line."""
         takes = {
