@@ -9,9 +9,6 @@ VENV := .venv
 RUN  := $(VENV)/bin/python
 PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
-# What the demo and the examples need besides threadkeep: LangGraph, its official SQLite saver, and CubeLoop.
-DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=0.15"
-
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
 # Tests that search for counterexamples; `make prove` lets them search longer.
@@ -40,7 +37,7 @@ help:  ## print this list
 	do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, cost (no API key)
-	@$(RUN) -m examples.demo
+	@$(VENV)/bin/threadkeep demo
 
 examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
@@ -121,8 +118,8 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
-	@echo "Installing threadkeep and what the demo needs"
-	@$(PIP) install -e . $(DEMO_NEEDS)
+	@echo "Installing threadkeep and what the demo and the examples need"
+	@$(PIP) install -e ".[demo,cube,vectors]"
 	@touch $@
 
 $(VENV)/.stamp: pyproject.toml | $(VENV)/.made

@@ -98,7 +98,8 @@ LAYERS = {
         "adapters engine errors inspector jobs threadkeep version",
         "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
     ),
-    "cli": Layer("cli engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
+    "demo": Layer("demo errors threadkeep", "langchain_core langgraph os random rich signal subprocess time"),
+    "cli": Layer("cli demo engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
     "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),
     "conformance": Layer(

@@ -399,8 +399,10 @@ def _call_positional(target: Any, args: list[Any]) -> Any:
 
 
 def _numpy_array(value: Any) -> Any:
-    import numpy as np  # noqa: PLC0415 - importing it takes 100 ms, and most processes do not need it
-
+    try:
+        import numpy as np  # noqa: PLC0415 - importing it takes 100 ms, and most processes do not need it
+    except ModuleNotFoundError as error:
+        raise ImportError("the stored value has a numpy array, which needs numpy: pip install numpy") from error
     try:
         dtype, shape, order, buffer = value
         return np.frombuffer(buffer, dtype=np.dtype(dtype)).reshape(shape, order=order)

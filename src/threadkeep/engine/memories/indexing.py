@@ -20,7 +20,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories.vectors import COSINE, METRICS, pack_vector
+from threadkeep.engine.memories.vectors import COSINE, METRICS, check_numpy, pack_vector
 from threadkeep.engine.memories.words import count_words, index_words, leaf_texts, texts_in_json
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
@@ -68,6 +68,8 @@ class QueryIndex:
         has_vectors = self.search in _BY_VECTOR
         self.dims: int | None = checked.get("dims") if has_vectors else None
         self.metric = checked.get("distance_type") or COSINE
+        if has_vectors:
+            check_numpy()
         self.embeddings = ensure_embeddings(checked["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
         self._fields = tuple(checked.get("fields") or (_WHOLE_VALUE,))
