@@ -64,7 +64,7 @@ LAYERS = {
         "transports drivers backends engine plan errors value",
         "apsw hiredis os psycopg psycopg_pool random redis socket threading time",
     ),
-    "urls": Layer("backends drivers errors transports value", "psycopg psycopg_pool redis"),
+    "urls": Layer("backends drivers errors transports value", "os psycopg psycopg_pool redis"),
     "encryption": Layer("clock encryption engine errors plan", "cryptography orjson ormsgpack os zstandard"),
     "tenants": Layer("clock drivers encryption engine errors plan tenants", "ormsgpack threading time"),
     "session": Layer("clock drivers encryption engine errors observability plan tenants work"),
@@ -73,10 +73,12 @@ LAYERS = {
     ),
     # what users call
     "adapters": Layer(
-        "adapters clock drivers engine errors keep plan session", "cubeloop deepagents langchain_core langgraph random"
+        "adapters clock drivers engine errors keep plan session urls",
+        "cubeloop deepagents langchain_core langgraph random",
     ),
     "transfer": Layer(
-        "transfer clock encryption engine errors keep plan session verb work", "cryptography ormsgpack os zstandard"
+        "transfer clock encryption engine errors keep plan session urls verb work",
+        "cryptography ormsgpack os zstandard",
     ),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer(
@@ -99,7 +101,9 @@ LAYERS = {
         "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
     ),
     "demo": Layer("demo errors threadkeep", "langchain_core langgraph os random rich signal subprocess time"),
-    "cli": Layer("cli demo engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
+    "cli": Layer(
+        "cli demo engine errors inspector jobs transfer threadkeep transports urls work", "os rich time typer"
+    ),
     "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),
     "conformance": Layer(

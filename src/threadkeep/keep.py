@@ -17,7 +17,7 @@ from threadkeep.engine.identity import as_count, as_tenant
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer, Name, with_type_gate
 from threadkeep.session import Caches, Session
 from threadkeep.tenants.transport import TenantTransport
-from threadkeep.urls import ServerOptions, Settings, transport_for
+from threadkeep.urls import Durability, Group, ServerOptions, Settings, StorageUrl, as_url, transport_for
 from threadkeep.verb import blocking_keep_verb, keep_verb, verb
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _SERDE_METHODS = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
 def open(
-    url: str | ConnectionPool[Any],
+    url: StorageUrl | ConnectionPool[Any],
     *,
     serde: Any = None,
     keys: Keys | None = None,
@@ -51,7 +51,7 @@ def open(
     ttl: TTLConfig | None = None,
     claim_timeout: float | None = None,
     retention: Retention = None,
-    durability: str = "strict",
+    durability: Durability = "strict",
     allowed_types: Iterable[AllowedType] = (),
     upcasters: Mapping[AllowedType, Upcaster] | None = None,
     tenant: str = "",
@@ -66,14 +66,15 @@ def open(
     min_size: int | None = None,
     max_size: int | None = None,
     prepare: bool | None = None,
-    group: str | None = None,
+    group: Group | None = None,
     application_name: str | None = None,
 ) -> Keep:
     """Open a Keep on the storage that `url` names. Nothing is connected or created before the first use.
 
-    URLs: `sqlite:///relative.db` and `sqlite:////absolute/path.db` are files, `postgresql://user@host/database` is a
-    server, `valkey://host:port,host:port/` (or `redis://`) is a server or a cluster. `memory://` is private to this
-    Keep and ends with it.
+    A path, as a str or a `Path`, is an SQLite file; it may start with `~/`. URLs: `sqlite:///relative.db` and
+    `sqlite:////absolute/path.db` are files, too, `postgresql://user@host/database` is a server,
+    `valkey://host:port,host:port/` (or `redis://`) is a server or a cluster. `memory://` is private to this Keep and
+    ends with it.
 
     Options for every storage:
 
@@ -132,7 +133,7 @@ def open(
         on_loss=caches.on_loss,
     )
     with paused_collector():  # it imports the driver
-        transport = transport_for(url, settings, server)
+        transport = transport_for(as_url(url), settings, server)
     tenant = as_tenant(tenant, "tenant")
     transport = TenantTransport(transport, tenant, _check_keys(keys, hide_ids), hide_ids=hide_ids, compress=compress)
     session = _open_session(
@@ -221,7 +222,7 @@ class OpenOptions(TypedDict, total=False):
     ttl: TTLConfig | None
     claim_timeout: float | None
     retention: Retention
-    durability: str
+    durability: Durability
     allowed_types: Iterable[AllowedType]
     upcasters: Mapping[AllowedType, Upcaster] | None
     tenant: str
@@ -236,7 +237,7 @@ class OpenOptions(TypedDict, total=False):
     min_size: int | None
     max_size: int | None
     prepare: bool | None
-    group: str | None
+    group: Group | None
     application_name: str | None
 
 

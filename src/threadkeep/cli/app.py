@@ -22,8 +22,9 @@ from threadkeep.cli import pager, settings
 from threadkeep.cli.groups import CommandGroup
 from threadkeep.cli.options import Json, KeysFile, NoPager, Tenant, Timeout, Url
 from threadkeep.cli.output import escape
-from threadkeep.cli.settings import SQLITE, as_url, read_keys
+from threadkeep.cli.settings import as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
+from threadkeep.urls import SQLITE
 
 _COMMANDS = {
     "demo": "demo",

@@ -21,6 +21,7 @@ from threadkeep.keep import Keep
 from threadkeep.transfer.convert import convert, opened
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import TransferResult
+from threadkeep.urls import StorageUrl
 from threadkeep.verb import blocking_verb
 from threadkeep.work import OnProgress
 
@@ -56,7 +57,7 @@ class BackupResult:
 
 
 def _backup(
-    source: str | Keep,
+    source: StorageUrl | Keep,
     file: str | os.PathLike[str],
     *,
     verify: bool = True,
@@ -130,7 +131,7 @@ backup, abackup = blocking_verb(_backup)
 
 def _restore(
     file: str | os.PathLike[str],
-    target: str | Keep,
+    target: StorageUrl | Keep,
     *,
     verify: bool = True,
     dry_run: bool = False,

@@ -39,6 +39,7 @@ from threadkeep.transfer.result import OWN_DATABASE, TransferResult
 from threadkeep.transfer.selection import MemoryPage, MemoryPages, Selection, ThreadPages, count_threads, select
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished, is_untouched_copy
 from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
+from threadkeep.urls import StorageUrl
 from threadkeep.verb import blocking_verb
 from threadkeep.work import Blocking, OnProgress, Progress, Work, read, retry
 
@@ -53,8 +54,8 @@ class SourceDamagedError(Corrupt):
 
 
 def _convert(
-    source: str | Keep,
-    target: str | Keep,
+    source: StorageUrl | Keep,
+    target: StorageUrl | Keep,
     *,
     thread_id: Any = None,
     prefix: str = "",
@@ -96,7 +97,7 @@ convert, aconvert = blocking_verb(_convert)
 
 
 @contextmanager
-def opened(where: str | Keep, tenant: str, keys: Keys | None, *, read_only: bool) -> Iterator[Keep]:
+def opened(where: StorageUrl | Keep, tenant: str, keys: Keys | None, *, read_only: bool) -> Iterator[Keep]:
     """Open a URL for as long as the block runs. A Keep stays open."""
     if isinstance(where, Keep):
         if keys is not None:
