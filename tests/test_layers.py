@@ -88,7 +88,7 @@ LAYERS = {
     "verb": Layer("drivers plan session work"),
     "leases": Layer("clock drivers engine errors plan session", "os secrets socket time"),
     "keep": Layer(
-        "adapters collector encryption engine jobs leases observability session tenants urls verb",
+        "adapters collector encryption engine errors jobs leases observability session tenants urls verb",
         "langgraph psycopg_pool",
     ),
     "__init__": Layer("adapters collector encryption engine errors jobs keep leases observability transfer version"),
@@ -119,6 +119,7 @@ ON_USE = {
     ): "a Keep makes its adapters on use; from_conn_string opens a Keep",
     ("threadkeep.keep", "threadkeep.adapters.langgraph_store"): "the same",
     ("threadkeep.keep", "threadkeep.adapters.deepagents_files"): "the same; it is on the store",
+    ("threadkeep.engine.history.show", "threadkeep.engine.history.notebook"): "a Tree draws itself only in notebooks",
     ("threadkeep.engine.log.type_gate", "threadkeep.engine.log.upcasters"): "few programs have upcasters",
 }
 """Imports inside functions that would be cycles at module level, and why they are needed."""

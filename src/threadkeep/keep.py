@@ -15,6 +15,7 @@ from threadkeep import jobs
 from threadkeep.collector import paused_collector
 from threadkeep.engine.identity import as_count, as_tenant
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer, Name, with_type_gate
+from threadkeep.errors import without_passwords
 from threadkeep.session import Caches, Session
 from threadkeep.tenants.transport import TenantTransport
 from threadkeep.urls import Durability, Group, ServerOptions, Settings, StorageUrl, as_url, transport_for
@@ -133,7 +134,8 @@ def open(
         on_loss=caches.on_loss,
     )
     with paused_collector():  # it imports the driver
-        transport = transport_for(as_url(url), settings, server)
+        url = as_url(url)
+        transport = transport_for(url, settings, server)
     tenant = as_tenant(tenant, "tenant")
     transport = TenantTransport(transport, tenant, _check_keys(keys, hide_ids), hide_ids=hide_ids, compress=compress)
     session = _open_session(
@@ -148,6 +150,7 @@ def open(
     keep = Keep(
         session,
         serializer,
+        url=without_passwords(str(url)) if isinstance(url, str) else None,
         upcasters=KeepSerializer(upcasters=upcasters).upcasters,
         index=index,
         ttl=ttl,
@@ -254,6 +257,7 @@ class Keep:
         session: Session,
         serde: Any,
         *,
+        url: str | None = None,
         upcasters: Mapping[Name, Upcaster] | None = None,
         index: Any = None,
         ttl: Any = None,
@@ -261,6 +265,7 @@ class Keep:
         retention: Retention = None,
     ) -> None:
         self._session = session
+        self._url = url
         self._retention = jobs.policies.policies(retention) if retention is not None else ()
         self._serde = serde
         self._upcasters = upcasters
@@ -272,6 +277,16 @@ class Keep:
         self._cache: KeepCache | None = None
         self._cube: KeepCube | None = None
         self._files: KeepFiles | None = None
+
+    def __repr__(self) -> str:
+        transport = self._session.transport
+        facts = (
+            (f"tenant={self._session.tenant!r}", bool(self._session.tenant)),
+            ("encrypted", self._session.keys is not None),
+            ("read-only", transport.read_only),
+            ("closed", self._session.is_closed),
+        )
+        return f"<Keep {', '.join([self._url or 'on a connection pool', *(text for text, holds in facts if holds)])}>"
 
     # What agents use: each is the same object at every access, and works without a reference to this Keep
 
@@ -385,6 +400,7 @@ class Keep:
         return Keep(
             session,
             self._serde,
+            url=self._url,
             upcasters=self._upcasters,
             index=self._index,
             ttl=self._ttl,

@@ -201,6 +201,11 @@ class Session:
         return self.observer.measure(name) if self.observer is not None else _NOT_MEASURED
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its Keep, or the one that opened the storage, was closed."""
+        return self.runner is _CLOSED or self.root.runner.is_closed
+
+    @property
     def keys(self) -> Keys | None:
         """The keys of its tenant; None if it has none."""
         return self.transport.tenant(self.tenant).keys

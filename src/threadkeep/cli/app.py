@@ -61,7 +61,7 @@ _origin: ContextVar[tuple[str | None, str]] = ContextVar("origin", default=(None
 """The URL that the command did not get as an option, and where it comes from."""
 _SECOND_STORAGES = {"backup": "file", "restore": "target", "convert": "target", "inspect": "storage"}
 """Commands with a storage as an argument, and the argument that is given if --url is not used at all."""
-_WITHOUT_STORAGE = {"demo"}
+WITHOUT_STORAGE = {"demo"}
 """Commands that open no storage of the user, and do not have the options that say how."""
 _SHARED_OPTIONS = {"--url": 2, "--tenant": 2, "--keys": 2, "--timeout": 2, "--json": 1, "--no-pager": 1}
 """The options of all commands, which may stand before the command too, and the number of words each takes."""
@@ -206,7 +206,7 @@ def register(*names: str) -> None:
         import_module(f"threadkeep.cli.{name}")
     place = {f"threadkeep.cli.{name}": n for n, name in enumerate(_COMMANDS)}
     for command in app.registered_commands:
-        if command.callback is None or command.callback.__name__ in _WITHOUT_STORAGE:
+        if command.callback is None or command.callback.__name__ in WITHOUT_STORAGE:
             continue
         if not hasattr(command.callback, "__wrapped__"):  # not at a second call
             command.callback = _with_shared_options(command.callback)

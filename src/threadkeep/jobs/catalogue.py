@@ -12,6 +12,7 @@ from typing import Any
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -25,6 +26,15 @@ from threadkeep.session import Session
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 _damage_logger = logging.getLogger("threadkeep.damage")
+
+
+class ThreadList(list[ThreadInfo]):
+    """A list of threads, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from threadkeep.engine.history.notebook import threads_html  # noqa: PLC0415 - on use
+
+        return threads_html(self)
 
 
 async def threads(
@@ -75,7 +85,7 @@ async def threads(
         query, metadata_filter, last_id, as_id(contains, "contains"), described, as_columns(columns)
     )
     _warn(found.damaged)
-    return await _with_titles(session, found.threads) if titles else found.threads
+    return ThreadList(await _with_titles(session, found.threads) if titles else found.threads)
 
 
 async def thread(
@@ -159,6 +169,8 @@ class DeleteResult:
     bytes: int
     skipped: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def delete(

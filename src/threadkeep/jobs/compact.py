@@ -9,6 +9,7 @@ from typing import Any
 from threadkeep.clock import nonce
 from threadkeep.engine.health.requests import CompactStorage
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import prune
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
@@ -33,6 +34,8 @@ class CompactResult:
     bytes_after: int
     skipped: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+
+    __repr__ = short_repr
 
 
 def compact(session: Session, *, on_progress: OnProgress | None = None) -> Work[CompactResult]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import ThreadkeepError, WrongKey
 from threadkeep.jobs.byte_counts import format_bytes
@@ -31,6 +32,8 @@ class Finding:
     value: str
     verdict: str = OK
     advice: str = ""
+
+    __repr__ = short_repr
 
 
 async def doctor(session: Session) -> list[Finding]:

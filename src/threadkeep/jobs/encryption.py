@@ -16,6 +16,7 @@ from threadkeep.engine.health.requests import CleanFiles, FilesState, ListStored
 from threadkeep.engine.identity import SEALING, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import DropThread
 from threadkeep.engine.search.requests import DropSearchIndex
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import TenantRow
 from threadkeep.errors import Conflict
 from threadkeep.jobs.tenants import drop_cache, rows_of_others
@@ -46,6 +47,8 @@ class EncryptResult:
     memories: int
     remains: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class RotateResult:
@@ -58,6 +61,8 @@ class RotateResult:
     partitions: int
     primary: str
     remains: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def encrypt(session: Session, *, on_progress: OnProgress | None = None) -> Work[EncryptResult]:

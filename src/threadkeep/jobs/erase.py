@@ -14,6 +14,7 @@ from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMem
 from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
@@ -35,6 +36,8 @@ class ErasedNamespace:
 
     namespace: tuple[str, ...]
     memories: int
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class EraseReceipt:
     skipped: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def ok(self) -> bool:

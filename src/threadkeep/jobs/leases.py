@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from threadkeep.clock import nonce
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_kind
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import lease_plans
 from threadkeep.errors import Corrupt, Leased
 from threadkeep.session import Session
@@ -23,6 +24,8 @@ class LeaseInfo:
     kind: str
     holder: str
     seconds: float
+
+    __repr__ = short_repr
 
 
 async def lease_info(session: Session, thread_id: str, *, kind: str | None = None) -> LeaseInfo | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.session import Session
 from threadkeep.work import Work, read
 
@@ -22,6 +23,8 @@ class MigrateResult:
     current: int
     needed: bool
     migrated: bool
+
+    __repr__ = short_repr
 
 
 def migrate(session: Session, *, dry_run: bool = False) -> Work[MigrateResult]:

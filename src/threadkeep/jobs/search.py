@@ -26,6 +26,7 @@ from threadkeep.engine.search.requests import (
     IndexThreads,
     SearchIndex,
 )
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time
@@ -54,6 +55,8 @@ class SearchIndexResult:
     threads: int
     documents: int
     skipped: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def search(

@@ -26,6 +26,7 @@ from threadkeep.engine.log.type_gate import (
     with_type_gate,
 )
 from threadkeep.engine.log.type_names import StoredClass
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Request, send
@@ -63,6 +64,8 @@ class StoredType:
     channel: str
     task: str | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTypes:
@@ -75,6 +78,8 @@ class StoredTypes:
     threads: int
     damaged: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def types(

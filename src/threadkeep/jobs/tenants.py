@@ -15,6 +15,7 @@ from threadkeep.engine.identity import CACHE, RESERVED_TENANTS, UNFINISHED, Thre
 from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import DropThread
 from threadkeep.engine.search.requests import DropSearchIndex
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import (
     DeleteDataKeys,
     DeleteTenant,
@@ -49,6 +50,8 @@ class TenantInfo:
     bytes: int
     quota_bytes: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedTenant:
@@ -57,6 +60,8 @@ class DroppedTenant:
     name: str
     threads: int
     memories: int
+
+    __repr__ = short_repr
 
 
 def tenants(session: Session, *, on_progress: OnProgress | None = None) -> Work[list[TenantInfo]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.health.verify import VerifyResult
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import SchemaTooOld
 from threadkeep.keep import Keep
@@ -49,6 +50,8 @@ class BackupResult:
     memories: int | None
     problems: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def is_complete(self) -> bool:

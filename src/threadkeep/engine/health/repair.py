@@ -25,6 +25,7 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
 from threadkeep.engine.requests import Batch, Commit
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.rollback import BranchStamp, new_checkpoint_id
@@ -60,6 +61,8 @@ class RepairResult:
     discarded: list[CheckpointKey] = field(default_factory=list)
     discarded_writes: list[TaskKey] = field(default_factory=list)
     thread_row: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)

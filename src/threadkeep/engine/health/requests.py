@@ -13,6 +13,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 from threadkeep.value import Value, field
 
@@ -179,6 +180,8 @@ class StorageSize:
     parts: dict[str, int]
     free: int | None = None
     keys: int | None = None
+
+    __repr__ = short_repr
 
 
 class MeasureStorage(Request[StorageSize | None]):

@@ -34,6 +34,7 @@ from threadkeep.engine.log.records import (
     unpack_writes,
 )
 from threadkeep.engine.requests import CachedItems, LoadItems
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
@@ -61,6 +62,8 @@ class Problem:
     checkpoint: str | None = None
     task: str | None = None
     item: str | None = None
+
+    __repr__ = short_repr
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.words import words_check
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.errors import Missing
 
 _TRIES = 8
@@ -45,6 +46,8 @@ class VerifyResult:
     memories: int = 0
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    __repr__ = short_repr
 
     @property
     def ok(self) -> bool:

@@ -37,6 +37,7 @@ from threadkeep.engine.log.itemlog import ItemRange, join_ranges, union
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.requests import LoadItems
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.thread_rows import (
@@ -83,6 +84,8 @@ class TracedWrite:
     thread: str = ""
     source_missing: str | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class ActivityRow:
@@ -96,6 +99,8 @@ class ActivityRow:
     writes: int
     bytes: int
     average: float
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class Activity:
     by_node_and_channel: list[ActivityRow]
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 # --- trace

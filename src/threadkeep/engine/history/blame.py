@@ -20,6 +20,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage, resolve_ref
@@ -54,6 +55,8 @@ class Blame:
     oldest: bool
     damaged: str | None = None
     source_missing: str | None = None
+
+    __repr__ = short_repr
 
 
 class _Found(NamedTuple):

@@ -11,6 +11,7 @@ from threadkeep.engine.history.diff import CheckpointRef, Diff
 from threadkeep.engine.history.diff import diff as diff_checkpoints
 from threadkeep.engine.history.show import DAMAGED, next_nodes, status_slots, status_with
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import TAG
@@ -41,6 +42,8 @@ class BranchInfo:
     updated: datetime
     tags: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison:
@@ -55,6 +58,8 @@ class BranchComparison:
     only_a: tuple[CheckpointInfo, ...]
     only_b: tuple[CheckpointInfo, ...]
     diff: Diff
+
+    __repr__ = short_repr
 
 
 async def list_branches(heads: Heads, key: ThreadKey, ns: str) -> list[BranchInfo]:

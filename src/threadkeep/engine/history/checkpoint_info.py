@@ -23,6 +23,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
@@ -83,6 +84,8 @@ class CheckpointInfo:
     failed: bool = False
     ended: tuple[datetime, ...] = ()
 
+    __repr__ = short_repr
+
     @property
     def tag(self) -> str | None:
         """The tag of this checkpoint, which protects it from policies."""
@@ -114,6 +117,8 @@ class WriteInfo:
     time: datetime
     run: str | None
     damaged: str | None = None
+
+    __repr__ = short_repr
 
 
 def utc_time(milliseconds: int) -> datetime:

@@ -22,6 +22,7 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, ordered_writ
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.plain import role_of, tool_calls
 from threadkeep.engine.log.records import CheckpointRecord, WriteEntry
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal, triggered_node
@@ -52,6 +53,8 @@ class FlowNode:
     first_step: int | None
     last_step: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class FlowChannel:
@@ -61,6 +64,8 @@ class FlowChannel:
     name: str
     writes: int
     bytes: int
+
+    __repr__ = short_repr
 
     @property
     def is_internal(self) -> bool:
@@ -87,6 +92,8 @@ class FlowEdge:
     first_step: int | None
     last_step: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -102,6 +109,8 @@ class Flow:
     channels: tuple[FlowChannel, ...]
     edges: tuple[FlowEdge, ...]
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     def text(self) -> str:
         """Return the flow as text: each node with what it wrote, and what came next."""

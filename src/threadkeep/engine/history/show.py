@@ -24,6 +24,7 @@ from threadkeep.engine.history.checkpoint_info import (
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import ScanCheckpoints
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import status
 from threadkeep.engine.threads.catalogue import find_key
 from threadkeep.engine.threads.heads import Heads
@@ -59,6 +60,8 @@ class CheckpointView:
     writes: tuple[WriteInfo, ...]
     damaged: dict[str, str] = field(default_factory=dict)
 
+    __repr__ = short_repr
+
     @property
     def state(self) -> dict[str, Any]:
         """The values without LangGraph's own channels."""
@@ -78,6 +81,13 @@ class Tree:
     checkpoints: tuple[CheckpointInfo, ...]
     roots: dict[str, tuple[str, ...]]
     children: dict[str, dict[str, tuple[str, ...]]]
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        from threadkeep.engine.history.notebook import tree_html  # noqa: PLC0415 - on use
+
+        return tree_html(self)
 
     def before(self, step: CheckpointInfo) -> str | None:
         """Return the id of the checkpoint before one in this tree; None for a root."""

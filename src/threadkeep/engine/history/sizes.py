@@ -19,6 +19,7 @@ from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length,
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
@@ -60,6 +61,8 @@ class ThreadSize:
     by_kind: dict[str, int]
     damaged: int = 0
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelSize:
@@ -77,6 +80,8 @@ class ChannelSize:
     written: int
     state: int
     latest: int
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ class Sizes:
     damaged: tuple[str, ...] = ()
     checkpoint: CheckpointSize | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -118,6 +125,8 @@ class Stats:
     memories: int
     namespaces: int
     storage: StorageSize | None
+
+    __repr__ = short_repr
 
 
 # --- items

@@ -20,6 +20,7 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread,
 from threadkeep.engine.history.show import next_nodes, status_slots
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEntry
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.lease_plans import is_leased
 from threadkeep.engine.threads.thread_rows import CheckpointKey
@@ -56,6 +57,8 @@ class WaitingThread:
     checkpoint: str
     since: datetime
     run: str | None = None
+
+    __repr__ = short_repr
 
     @property
     def config(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.query import RANK_SCALE, Query, rank, snippet
+from threadkeep.engine.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class SearchHit:
     marks: tuple[tuple[int, int], ...]
     rank: float
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult(Sequence[SearchHit]):
@@ -49,6 +52,8 @@ class SearchResult(Sequence[SearchHit]):
     scanned: int = 0
     complete: bool = True
     skipped: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @overload
     def __getitem__(self, index: int) -> SearchHit: ...

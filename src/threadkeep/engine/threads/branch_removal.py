@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.prune import prune_thread
@@ -38,6 +39,8 @@ class DeletedBranch:
     kept: tuple[str, ...]
     writes: int
     bytes: int
+
+    __repr__ = short_repr
 
 
 async def delete_branch(heads: Heads, key: ThreadKey, ref: str, ns: str, nonce: int, *, dry_run: bool) -> DeletedBranch:

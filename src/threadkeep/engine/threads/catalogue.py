@@ -16,6 +16,7 @@ from threadkeep.engine.lease import is_empty
 from threadkeep.engine.log.encoder import LargeValue
 from threadkeep.engine.log.records import STATUSES, ThreadRow, unpack_labels
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import description
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.description import EVERY_THREAD, Description, DescriptionFilter
@@ -63,6 +64,8 @@ class ThreadInfo:
     labels: tuple[str, ...] = ()
     archived: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    __repr__ = short_repr
 
 
 class ThreadPage(NamedTuple):

@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine.identity import as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.metadata import ANY
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
@@ -56,6 +57,8 @@ class Policy:
     keep_tagged: bool = True
     keep_interrupted: bool = True
     keep_branches: bool = True
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         """Raise TypeError or ValueError if an option is wrong."""
@@ -100,6 +103,8 @@ class PrunedThread:
     total: int = 0
     damaged: tuple[CheckpointKey, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
@@ -123,6 +128,8 @@ class PruneResult:
     damaged: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
@@ -136,6 +143,8 @@ class SweepResult:
     checkpoints: int
     bytes: int
     pruned: PruneResult
+
+    __repr__ = short_repr
 
 
 def prune_result(

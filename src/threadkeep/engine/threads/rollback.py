@@ -28,6 +28,7 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems, NewLabels
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import description
 from threadkeep.engine.threads.copy import copy_labels
 from threadkeep.engine.threads.damaged_rows import load_thread_rows, load_to_change
@@ -73,6 +74,8 @@ class Branch:
     id: str
     parent: str | None
     forked_from: str
+
+    __repr__ = short_repr
 
     @property
     def config(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from threadkeep.engine.log.itemlog import Item, ItemId
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import LoadedRows
+from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
@@ -68,6 +69,8 @@ class ExportResult:
     redacted: bool
     skipped: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def thread_line(row: ThreadRow) -> dict[str, Any]:
