@@ -52,7 +52,10 @@ LAYERS = {
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "engine": Layer("collector engine plan errors value", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
+    "short_repr": Layer(""),
+    "engine": Layer(
+        "collector engine plan errors short_repr value", "langchain_core langgraph numpy orjson ormsgpack zstandard"
+    ),
     "backends": Layer("backends engine plan errors value", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
@@ -69,7 +72,7 @@ LAYERS = {
     "tenants": Layer("clock drivers encryption engine errors plan tenants", "ormsgpack threading time"),
     "session": Layer("clock drivers encryption engine errors observability plan tenants work"),
     "observability": Layer(
-        "drivers engine errors observability plan session tenants value version", "opentelemetry time"
+        "drivers engine errors observability plan session short_repr tenants value version", "opentelemetry time"
     ),
     # what users call
     "adapters": Layer(
@@ -77,12 +80,12 @@ LAYERS = {
         "cubeloop deepagents langchain_core langgraph random",
     ),
     "transfer": Layer(
-        "transfer clock encryption engine errors keep plan session urls verb work",
+        "transfer clock encryption engine errors keep plan session short_repr urls verb work",
         "cryptography ormsgpack os zstandard",
     ),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer(
-        "adapters jobs clock drivers encryption engine errors keep plan session tenants transfer version work",
+        "adapters jobs clock drivers encryption engine errors keep plan session short_repr tenants transfer version work",
         "os secrets time",
     ),
     "verb": Layer("drivers plan session work"),

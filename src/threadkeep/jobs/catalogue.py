@@ -12,7 +12,6 @@ from typing import Any
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kind
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -23,6 +22,7 @@ from threadkeep.errors import Corrupt, Leased
 from threadkeep.jobs.leases import check_lease
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 _damage_logger = logging.getLogger("threadkeep.damage")

@@ -9,12 +9,12 @@ from typing import Any
 from threadkeep.clock import nonce
 from threadkeep.engine.health.requests import CompactStorage
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import prune
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Plan, Request, send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 

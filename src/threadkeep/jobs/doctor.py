@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine.health.requests import LoadStorageFacts
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import ThreadkeepError, WrongKey
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.version import VERSION
 
 OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"

@@ -16,12 +16,12 @@ from threadkeep.engine.health.requests import CleanFiles, FilesState, ListStored
 from threadkeep.engine.identity import SEALING, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import DropThread
 from threadkeep.engine.search.requests import DropSearchIndex
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import TenantRow
 from threadkeep.errors import Conflict
 from threadkeep.jobs.tenants import drop_cache, rows_of_others
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Blocking, OnProgress, Progress, Work, change, with_progress
 
 if TYPE_CHECKING:

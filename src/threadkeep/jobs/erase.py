@@ -14,7 +14,6 @@ from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMem
 from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
@@ -23,6 +22,7 @@ from threadkeep.jobs.catalogue import delete_matched
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Work, change, read, with_progress
 
 _PAGE = 1000

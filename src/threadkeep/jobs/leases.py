@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from threadkeep.clock import nonce
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_kind
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import lease_plans
 from threadkeep.errors import Corrupt, Leased
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Work, change, read
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Work, read
 
 

@@ -26,7 +26,6 @@ from threadkeep.engine.search.requests import (
     IndexThreads,
     SearchIndex,
 )
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time
@@ -34,6 +33,7 @@ from threadkeep.errors import Corrupt, Missing
 from threadkeep.jobs.over_threads import over_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 _PAGE = 1000

@@ -26,10 +26,10 @@ from threadkeep.engine.log.type_gate import (
     with_type_gate,
 )
 from threadkeep.engine.log.type_names import StoredClass
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Request, send
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, read, with_progress
 
 if TYPE_CHECKING:

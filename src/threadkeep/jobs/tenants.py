@@ -15,7 +15,6 @@ from threadkeep.engine.identity import CACHE, RESERVED_TENANTS, UNFINISHED, Thre
 from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import DropThread
 from threadkeep.engine.search.requests import DropSearchIndex
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import (
     DeleteDataKeys,
     DeleteTenant,
@@ -28,6 +27,7 @@ from threadkeep.engine.tenants.requests import (
 from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.plan import Request, drive
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.tenants.reservation import record_of
 from threadkeep.tenants.usage import Usage, measure
 from threadkeep.work import Blocking, OnProgress, Progress, Work, with_progress

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 if TYPE_CHECKING:
     from threadkeep.session import Session

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.health.verify import VerifyResult
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import SchemaTooOld
 from threadkeep.keep import Keep
+from threadkeep.short_repr import short_repr
 from threadkeep.transfer.convert import convert, opened
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import TransferResult

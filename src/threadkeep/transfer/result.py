@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 _MOST = 1000
 """Differences, and damaged things, that are listed one by one."""

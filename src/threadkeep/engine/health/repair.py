@@ -25,7 +25,6 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
 from threadkeep.engine.requests import Batch, Commit
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.rollback import BranchStamp, new_checkpoint_id
@@ -33,6 +32,7 @@ from threadkeep.engine.threads.staging import CheckpointStaging
 from threadkeep.engine.threads.thread_rows import ANCESTOR_REF, CheckpointKey, TaskKey, match_id
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

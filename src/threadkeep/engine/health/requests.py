@@ -13,8 +13,8 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
+from threadkeep.short_repr import short_repr
 from threadkeep.value import Value, field
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from threadkeep.engine.log.records import (
     unpack_writes,
 )
 from threadkeep.engine.requests import CachedItems, LoadItems
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
 COUNTER = "counter"

@@ -28,8 +28,8 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.words import words_check
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.errors import Missing
+from threadkeep.short_repr import short_repr
 
 _TRIES = 8
 _FLOAT = 4

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 _DECISIONS = {"allow_accept": "accept", "allow_edit": "edit", "allow_respond": "response", "allow_ignore": "ignore"}
 """The types of a HumanResponse, by what allows them."""

@@ -37,7 +37,6 @@ from threadkeep.engine.log.itemlog import ItemRange, join_ranges, union
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.requests import LoadItems
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.thread_rows import (
@@ -52,6 +51,7 @@ from threadkeep.engine.threads.thread_rows import (
     slot_value,
 )
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 _MAX_SEND_ITEMS = 64
 """The number of items of pending sends that are held at a time, roughly."""

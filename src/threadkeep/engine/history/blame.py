@@ -20,11 +20,11 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage, resolve_ref
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
 

@@ -11,10 +11,10 @@ from threadkeep.engine.history.diff import CheckpointRef, Diff
 from threadkeep.engine.history.diff import diff as diff_checkpoints
 from threadkeep.engine.history.show import DAMAGED, next_nodes, status_slots, status_with
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import TAG
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

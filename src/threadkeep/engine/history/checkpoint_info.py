@@ -23,7 +23,6 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
@@ -43,6 +42,7 @@ from threadkeep.engine.threads.thread_rows import (
     slot_value,
 )
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 T = TypeVar("T")
 TaskWrite: TypeAlias = tuple[TaskWrites, int, WriteEntry]

@@ -13,9 +13,9 @@ from threadkeep.engine.history.sizes import ItemTotals, full_size, measure_items
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemRange, subtract, union
 from threadkeep.engine.log.records import CheckpointRecord
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find_checkpoint
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadRead
 from threadkeep.engine.history.value_diff import ADDED, CHANGED, REMOVED, ValueChange, changes
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import resolve_ref
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

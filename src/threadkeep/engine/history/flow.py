@@ -22,11 +22,11 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, ordered_writ
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.plain import role_of, tool_calls
 from threadkeep.engine.log.records import CheckpointRecord, WriteEntry
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal, triggered_node
 from threadkeep.engine.threads.thread_rows import CheckpointKey
+from threadkeep.short_repr import short_repr
 
 NODE, INPUT, UPDATE, CALLER, ROLE, TOOL, UNKNOWN = "node", "input", "update", "caller", "role", "tool", "unknown"
 WRITE, TRIGGER, NEXT, SEND, CALL = "write", "trigger", "next", "send", "call"

@@ -13,13 +13,14 @@ from threadkeep.engine.threads.catalogue import ThreadInfo
 
 MOST_ROWS = 100
 """A longer list is cut, and the last line says how many are left out."""
-_LONGEST = 80
+_LONGEST = 60
 _GREEN, _AMBER, _VIOLET, _RED, _BLUE, _CYAN = "#2e9e5b", "#b7791f", "#a855c7", "#d9483b", "#3b82d6", "#0e9aa7"
 _STATUS_COLOURS = {
     "idle": _GREEN, "pending": _AMBER, "interrupted": _VIOLET, "error": _RED, "damaged": _RED,
 }  # fmt: skip
 _LANE_COLOURS = (_CYAN, _VIOLET, _AMBER, _GREEN, _BLUE, _RED)
 _FAINT = "opacity:.65"
+_TABLE = "color:inherit;border-collapse:collapse"
 _CELL = "text-align:left;padding:.2em .8em;white-space:nowrap;border:0"
 _NUMBER = _CELL.replace("left", "right")
 _LINE = "margin:0;padding:0;line-height:1.35;white-space:pre;background:none;border:0;overflow-x:auto"
@@ -33,7 +34,8 @@ def threads_html(threads: Sequence[ThreadInfo]) -> str:
     numbers = heads[4:7]
     head = "".join(f'<th style="{_NUMBER if name in numbers else _CELL}">{name}</th>' for name in heads)
     rows = "".join(map(_thread_row, threads[:MOST_ROWS]))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" + _rest(len(threads), "thread")
+    table = f'<table style="{_TABLE}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div style="overflow-x:auto">{table}</div>' + _rest(len(threads), "thread")
 
 
 def _thread_row(thread: ThreadInfo) -> str:

@@ -24,13 +24,13 @@ from threadkeep.engine.history.checkpoint_info import (
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import ScanCheckpoints
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import status
 from threadkeep.engine.threads.catalogue import find_key
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import CheckpointKey, matches_short_id, resolve_ref
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 DAMAGED = "damaged"
 """The status of a checkpoint that cannot be read."""

@@ -19,12 +19,12 @@ from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length,
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import StorageSize

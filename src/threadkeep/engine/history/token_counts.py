@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import CUBE
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 Prices: TypeAlias = Mapping[str, Mapping[str, float]]
 """Prices per million tokens by model: of `input` and `output`, and of details such as `cache_read`."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.engine.history.paths import Path, format_path
 from threadkeep.engine.log.plain import TYPE, message_id
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
 _MAX_PAIRS = 4_000_000

@@ -20,11 +20,11 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread,
 from threadkeep.engine.history.show import next_nodes, status_slots
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEntry
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.lease_plans import is_leased
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 INTERRUPTED, REQUEST, PAUSED = "interrupt", "request", "paused"
 _NO_TASK = "00000000-0000-0000-0000-000000000000"

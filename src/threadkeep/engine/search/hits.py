@@ -12,7 +12,7 @@ from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.query import RANK_SCALE, Query, rank, snippet
-from threadkeep.engine.short_repr import short_repr
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.prune import prune_thread
@@ -19,6 +18,7 @@ from threadkeep.engine.threads.retention import is_tagged
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from threadkeep.engine.lease import is_empty
 from threadkeep.engine.log.encoder import LargeValue
 from threadkeep.engine.log.records import STATUSES, ThreadRow, unpack_labels
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import description
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.description import EVERY_THREAD, Description, DescriptionFilter
@@ -26,6 +25,7 @@ from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
 from threadkeep.engine.threads.row_changes import change_row
 from threadkeep.engine.threads.titles import derive_titles
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 ORDERS = ("updated", "created", "bytes", "id")
 DAMAGED = "damaged"

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.records import refuse_encrypted, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import listing, metadata
 from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 _SLICE = 1024
 """The most checkpoints per round trip."""

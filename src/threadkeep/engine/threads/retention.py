@@ -21,13 +21,13 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine.identity import as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.metadata import ANY
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, children
 from threadkeep.engine.when import as_duration
+from threadkeep.short_repr import short_repr
 
 TAGS = ("keep", "tag", "tags")
 """Metadata keys that keep a checkpoint if their value is true (not empty, 0 or False)."""

@@ -28,7 +28,6 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems, NewLabels
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads import description
 from threadkeep.engine.threads.copy import copy_labels
 from threadkeep.engine.threads.damaged_rows import load_thread_rows, load_to_change
@@ -53,6 +52,7 @@ from threadkeep.engine.threads.thread_rows import (
 )
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
+from threadkeep.short_repr import short_repr
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GREGORIAN = 0x01B21DD213814000

@@ -23,10 +23,10 @@ from threadkeep.engine.log.itemlog import Item, ItemId
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import LoadedRows
-from threadkeep.engine.short_repr import short_repr
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.transfer.portable.files import LineWriter
 from threadkeep.transfer.portable.format import (
     END,
