@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import subprocess
@@ -99,10 +100,37 @@ def test_opening_a_server_imports_no_code_for_memories_and_health() -> None:
     )
 
 
-@pytest.mark.parametrize("name", threadkeep.__all__)
+@pytest.mark.parametrize("name", threadkeep.PUBLIC_NAMES)
 def test_every_public_name_is_found_listed_and_imported_from_its_module(name: str) -> None:
     assert getattr(threadkeep, name) is not None
     assert name in dir(threadkeep)
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    source = ast.parse(Path(threadkeep.__file__).read_text("utf-8"))
+    lists = [
+        node for node in ast.walk(source) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    for_checkers, for_star = (ast.literal_eval(node.value) for node in lists)
+    assert tuple(for_checkers) == threadkeep.PUBLIC_NAMES
+    assert for_star == threadkeep.__all__
+
+
+STAR_IMPORT = """
+import builtins, sys
+import threadkeep
+before = set(sys.modules)
+ours = set(globals())
+from threadkeep import *
+assert set(sys.modules) == before, set(sys.modules) - before
+assert open is builtins.open
+assert set(globals()) - ours == {"ours", "errors"}, set(globals()) - ours
+"""
+
+
+def test_a_star_import_shadows_no_builtin_and_imports_nothing_more() -> None:
+    done = subprocess.run([sys.executable, "-c", STAR_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -18,7 +18,7 @@ from threadkeep.short_repr import short_repr
 
 RESULTS = [
     each
-    for name in threadkeep.__all__
+    for name in threadkeep.PUBLIC_NAMES
     if dataclasses.is_dataclass(each := getattr(threadkeep, name)) and isinstance(each, type)
 ]
 
@@ -42,7 +42,10 @@ def test_the_repr_of_a_result_stays_short_whatever_it_contains() -> None:
         found = [keep.threads()[0], keep.show("t"), keep.tree("t"), keep.log("t")[0], keep.sizes(), keep.trace("t")]
         assert [len(repr(each)) < 500 for each in found] == [True] * len(found)
         assert "xxx" not in repr(keep.show("t"))
-        assert repr(keep.tree("t")) == "Tree(thread='t', kind='graph', checkpoints=(1 item), roots={1 item}, children={1 item})"
+        assert (
+            repr(keep.tree("t"))
+            == "Tree(thread='t', kind='graph', checkpoints=(1 item), roots={1 item}, children={1 item})"
+        )
 
 
 def test_the_repr_of_a_policy_can_be_read() -> None:

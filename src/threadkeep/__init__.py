@@ -15,6 +15,7 @@ from threadkeep.collector import paused_collector
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
+    from threadkeep.adapters.cubeloop import KeepCube
     from threadkeep.adapters.langgraph_cache import KeepCache
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
     from threadkeep.engine.history.waiting import WaitingThread
+    from threadkeep.engine.memories.indexing import IndexOptions
     from threadkeep.engine.search.hits import SearchHit, SearchResult
     from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -60,87 +62,95 @@ if TYPE_CHECKING:
     from threadkeep.transfer.portable.export import ExportResult
     from threadkeep.transfer.result import TransferResult
 
-__all__ = [
-    "Activity",
-    "ActivityRow",
-    "AnswerOption",
-    "BackupResult",
-    "Blame",
-    "Branch",
-    "BranchComparison",
-    "BranchInfo",
-    "ChannelDiff",
-    "ChannelSize",
-    "CheckpointInfo",
-    "CheckpointSize",
-    "CheckpointView",
-    "CompactResult",
-    "DeleteResult",
-    "DeletedBranch",
-    "Diff",
-    "DroppedTenant",
-    "EncryptResult",
-    "EraseReceipt",
-    "ErasedNamespace",
-    "ExportResult",
-    "Finding",
-    "Flow",
-    "FlowChannel",
-    "FlowEdge",
-    "FlowNode",
-    "Keep",
-    "KeepCache",
-    "KeepSaver",
-    "KeepStore",
-    "Keys",
-    "Lease",
-    "LeaseInfo",
-    "MatchedThread",
-    "Metrics",
-    "MigrateResult",
-    "Policy",
-    "Problem",
-    "PruneResult",
-    "PrunedThread",
-    "RepairResult",
-    "RotateResult",
-    "SearchHit",
-    "SearchIndexResult",
-    "SearchResult",
-    "Sizes",
-    "StateSize",
-    "Stats",
-    "StorageSize",
-    "StoredType",
-    "StoredTypes",
-    "SweepResult",
-    "TenantInfo",
-    "ThreadInfo",
-    "ThreadSize",
-    "TokenUsage",
-    "TokenUsageRow",
-    "TracedWrite",
-    "TransferResult",
-    "Tree",
-    "ValueChange",
-    "VerbMetrics",
-    "VerifyResult",
-    "WaitingThread",
-    "WriteInfo",
-    "WriteSize",
-    "abackup",
-    "aconvert",
-    "arestore",
-    "backup",
-    "convert",
-    "errors",
-    "open",
-    "restore",
-]
+    __all__ = [
+        "Activity",
+        "ActivityRow",
+        "AnswerOption",
+        "BackupResult",
+        "Blame",
+        "Branch",
+        "BranchComparison",
+        "BranchInfo",
+        "ChannelDiff",
+        "ChannelSize",
+        "CheckpointInfo",
+        "CheckpointSize",
+        "CheckpointView",
+        "CompactResult",
+        "DeleteResult",
+        "DeletedBranch",
+        "Diff",
+        "DroppedTenant",
+        "EncryptResult",
+        "EraseReceipt",
+        "ErasedNamespace",
+        "ExportResult",
+        "Finding",
+        "Flow",
+        "FlowChannel",
+        "FlowEdge",
+        "FlowNode",
+        "IndexOptions",
+        "Keep",
+        "KeepCache",
+        "KeepCube",
+        "KeepSaver",
+        "KeepStore",
+        "Keys",
+        "Lease",
+        "LeaseInfo",
+        "MatchedThread",
+        "Metrics",
+        "MigrateResult",
+        "Policy",
+        "Problem",
+        "PruneResult",
+        "PrunedThread",
+        "RepairResult",
+        "RotateResult",
+        "SearchHit",
+        "SearchIndexResult",
+        "SearchResult",
+        "Sizes",
+        "StateSize",
+        "Stats",
+        "StorageSize",
+        "StoredType",
+        "StoredTypes",
+        "SweepResult",
+        "TenantInfo",
+        "ThreadInfo",
+        "ThreadSize",
+        "TokenUsage",
+        "TokenUsageRow",
+        "TracedWrite",
+        "TransferResult",
+        "Tree",
+        "ValueChange",
+        "VerbMetrics",
+        "VerifyResult",
+        "WaitingThread",
+        "WriteInfo",
+        "WriteSize",
+        "abackup",
+        "aconvert",
+        "arestore",
+        "backup",
+        "convert",
+        "errors",
+        "open",
+        "restore",
+    ]
+else:
+    __all__ = ["errors"]
+    """What `from threadkeep import *` gives: nothing that shadows a builtin, as `open` does, takes long to import, or
+    needs an extra. `import threadkeep` has all public names."""
+
 __version__ = VERSION
 
 
 _NAMES = {
+    "adapters.cubeloop": "KeepCube",
     "adapters.langgraph_cache": "KeepCache",
     "adapters.langgraph_saver": "KeepSaver",
     "adapters.langgraph_store": "KeepStore",
@@ -162,6 +172,7 @@ _NAMES = {
     "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
     "engine.history.waiting": "WaitingThread",
+    "engine.memories.indexing": "IndexOptions",
     "engine.search.hits": "SearchHit SearchResult",
     "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.rollback": "Branch",
@@ -189,6 +200,7 @@ _NAMES = {
 """Where the public names are defined, by module. A module is imported when one of its names is first used: the whole
 package, with LangGraph, takes several times as long to import as what a program needs."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+PUBLIC_NAMES = tuple(sorted([*_MODULES, "errors"]))
 
 
 def __getattr__(name: str) -> Any:
@@ -201,4 +213,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *PUBLIC_NAMES})

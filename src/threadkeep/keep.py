@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
 from threadkeep.collector import paused_collector
-from threadkeep.engine.identity import as_count, as_tenant
+from threadkeep.engine.identity import Kind, as_count, as_tenant
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer, Name, with_type_gate
 from threadkeep.errors import without_passwords
 from threadkeep.session import Caches, Session
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.langgraph_store import KeepStore
     from threadkeep.encryption.keys import Keys
     from threadkeep.engine.log.upcasters import Upcaster
+    from threadkeep.engine.memories.indexing import IndexOptions
     from threadkeep.jobs.policies import Retention
     from threadkeep.leases import Lease
     from threadkeep.observability.metrics import Metrics
@@ -48,7 +49,7 @@ def open(
     keys: Keys | None = None,
     hide_ids: bool | None = None,
     compress: bool = True,
-    index: IndexConfig | None = None,
+    index: IndexConfig | IndexOptions | None = None,
     ttl: TTLConfig | None = None,
     claim_timeout: float | None = None,
     retention: Retention = None,
@@ -96,8 +97,8 @@ def open(
       be rebuilt as, in addition to the safe ones.
     - `upcasters`: for classes that were renamed or changed. Maps the names that are stored to a class, or its name, or
       a function that gets the stored data (a dict of fields, a list of arguments) and returns the object.
-    - `index`, `ttl`: the store's, as LangGraph's IndexConfig and TTLConfig: what a query compares, how long memories
-      live.
+    - `index`, `ttl`: the store's, as `threadkeep.IndexOptions` (LangGraph's IndexConfig and more) and LangGraph's
+      TTLConfig: what a query compares, how long memories live.
     - `claim_timeout`: for `Keep.cube`. Seconds without a sign of life after which a claimed run may be claimed again.
     - `retention`: what `Keep.sweep` keeps of threads: a Policy, a list of them, or the path of a threadkeep.toml, which
       is read at once.
@@ -221,7 +222,7 @@ class OpenOptions(TypedDict, total=False):
     keys: Keys | None
     hide_ids: bool | None
     compress: bool
-    index: IndexConfig | None
+    index: IndexConfig | IndexOptions | None
     ttl: TTLConfig | None
     claim_timeout: float | None
     retention: Retention
@@ -413,7 +414,7 @@ class Keep:
 
     # Let one context at a time write a thread
 
-    def lease(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None, kind: str | None = None) -> Lease:
+    def lease(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None, kind: Kind | None = None) -> Lease:
         """Return a lease on a thread, to be entered with `with` or `async with`: only its holder writes the thread.
 
         While it is held, changes by others raise Leased. They may be in this process or another: the lease belongs to

@@ -7,7 +7,7 @@ from typing import Any
 
 _MOST, _MOST_ITEMS = 60, 10
 """The longest text or list that is shown, in characters and items; of a longer list, only the number of items is."""
-_BRACKETS = {tuple: "()", list: "[]", dict: "{}", frozenset: "{}", set: "{}"}
+_BRACKETS: dict[type, str] = {tuple: "()", list: "[]", dict: "{}", frozenset: "{}", set: "{}"}
 
 
 def short_repr(result: Any) -> str:
@@ -36,11 +36,11 @@ def _short(value: Any) -> str:
 
 
 def _short_collection(value: Any) -> str:
-    inner = (*value, *value.values()) if isinstance(value, dict) else value
+    inner = [*value, *value.values()] if isinstance(value, dict) else value
     if len(value) <= _MOST_ITEMS and all(map(_is_plain, inner)) and len(repr(value)) <= _MOST:
         return repr(value)
-    opening, closing = _BRACKETS[type(value)]
-    return f"{opening}{len(value):,} item{'s' if len(value) > 1 else ''}{closing}"
+    brackets = _BRACKETS[type(value)]
+    return f"{brackets[0]}{len(value):,} item{'s' if len(value) > 1 else ''}{brackets[1]}"
 
 
 def _is_plain(value: Any) -> bool:

@@ -20,7 +20,7 @@ from rich.console import Console
 import threadkeep
 from threadkeep.cli import pager, settings
 from threadkeep.cli.groups import CommandGroup
-from threadkeep.cli.options import Json, KeysFile, NoPager, Tenant, Timeout, Url
+from threadkeep.cli.options import Json, KeysFile, KindName, NoPager, Tenant, Timeout, Url
 from threadkeep.cli.output import escape
 from threadkeep.cli.settings import as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
@@ -158,7 +158,7 @@ def sqlite_file_is_missing(url: str) -> bool:
 
 
 def resolve_namespace(
-    keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None
+    keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: KindName | None
 ) -> str:
     """Return the namespace that was given, or else the only one that has this checkpoint; the root if there is none.
 

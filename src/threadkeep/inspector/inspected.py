@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from threadkeep import Keep
-from threadkeep.engine.identity import GRAPH
+from threadkeep.engine.identity import GRAPH, Kind
 from threadkeep.errors import without_passwords
 from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.query import Query, json_or_text
@@ -47,12 +47,12 @@ class Inspected:
 
     async def place(self, query: Query) -> Place:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
-        place = Place(query.required("thread"), query.optional("kind"), query.text("ns"), query.id("id"))
+        place = Place(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
         if self.foreign is not None:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
 
-    async def _kind(self, thread: str) -> str | None:
+    async def _kind(self, thread: str) -> Kind | None:
         """The kind of a thread, so that links name it; None if it does not exist."""
         found = await self.keep.athread(thread)
         return found.kind if found is not None else None
@@ -79,7 +79,7 @@ class Place(NamedTuple):
     """A thread, or a checkpoint in it; without `id` the latest."""
 
     thread: str
-    kind: str | None
+    kind: Kind | None
     ns: str = ""
     id: str | None = None
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.identity import GRAPH, Kind, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.log.records import Status
 from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
-from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.catalogue import Order, ThreadInfo
 from threadkeep.engine.threads.description import Description
 from threadkeep.engine.threads.matching import MatchedThread
-from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import ANY, LATEST, Match, as_filter, as_match
 from threadkeep.errors import Corrupt, Leased
 from threadkeep.jobs.leases import check_lease
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
@@ -44,10 +45,10 @@ async def threads(
     after: str | ThreadInfo | None = None,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
-    status: str | None = None,
-    order: str = "updated",
-    kind: str | None = None,
+    match: Match = LATEST,
+    status: Status | None = None,
+    order: Order = "updated",
+    kind: Kind | None = None,
     contains: str = "",
     labels: Iterable[str] | None = None,
     archived: bool | None = None,
@@ -89,7 +90,7 @@ async def threads(
 
 
 async def thread(
-    session: Session, thread_id: str, *, kind: str | None = None, titles: bool = True
+    session: Session, thread_id: str, *, kind: Kind | None = None, titles: bool = True
 ) -> ThreadInfo | None:
     """Return one thread, or None if it does not exist.
 
@@ -117,7 +118,7 @@ def describe(
     add_labels: Iterable[str] = (),
     remove_labels: Iterable[str] = (),
     archived: bool | EllipsisType = ...,
-    kind: str | None = None,
+    kind: Kind | None = None,
 ) -> Work[ThreadInfo]:
     """Set the title and the labels of a thread, and whether it is archived. Return the thread.
 
@@ -179,8 +180,8 @@ def delete(
     *,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = ANY,
-    kind: str | None = None,
+    match: Match = ANY,
+    kind: Kind | None = None,
     dry_run: bool = False,
     force: bool = False,
     on_progress: OnProgress | None = None,
@@ -207,7 +208,7 @@ def delete(
 
 
 def _delete_one(
-    session: Session, thread_id: str, kind: str | None, *, dry_run: bool, force: bool
+    session: Session, thread_id: str, kind: Kind | None, *, dry_run: bool, force: bool
 ) -> Work[bool | DeleteResult]:
     try:
         key = yield from _find(session, thread_id, kind)
@@ -256,7 +257,7 @@ def delete_matched(
 
 
 def copy(
-    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None, salvage: bool = False
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: Kind | None = None, salvage: bool = False
 ) -> Work[bool]:
     """Copy a thread with all its checkpoints. Return whether the source existed. The copy is independent of it.
 
@@ -273,7 +274,7 @@ def copy(
 
 
 def copy_thread(
-    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None, salvage: bool
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: Kind | None, salvage: bool
 ) -> Work[tuple[str, ...] | None]:
     """Copy a thread as `copy` does. Return what is damaged and left out; None if the source does not exist."""
     target_id = as_id(target_thread_id, "target_thread_id")
@@ -286,12 +287,12 @@ def copy_thread(
     )
 
 
-def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
+def _find(session: Session, thread_id: str, kind: Kind | None) -> Work[ThreadKey | None]:
     id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
     return read(lambda: catalogue.find_key(session.tenant, id, thread_kind))
 
 
-async def thread_key(session: Session, thread_id: str, kind: str | None) -> ThreadKey:
+async def thread_key(session: Session, thread_id: str, kind: Kind | None) -> ThreadKey:
     """Return the key of a thread that exists.
 
     Raise Missing if it does not, ValueError if there is a thread of each kind with this id and `kind` is None.

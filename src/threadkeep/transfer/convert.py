@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
 from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import SHARED, ItemId, unseal_item
 from threadkeep.engine.log.records import ThreadRow, unpack_labels
 from threadkeep.engine.memories.requests import LoadVectorChanges
@@ -59,7 +59,7 @@ def _convert(
     *,
     thread_id: Any = None,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     memories: bool | None = None,
     salvage: bool = False,
     verify: bool = True,

@@ -20,7 +20,7 @@ from threadkeep.engine.health.requests import InspectThread
 from threadkeep.engine.health.thread_row import RowRepair, is_row_damaged, repair_thread_row
 from threadkeep.engine.health.thread_scan import ThreadScan, scan_thread
 from threadkeep.engine.health.verify import verify_thread
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
@@ -50,7 +50,7 @@ class RepairResult:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     damaged: str | None
     checkpoint: str | None = None

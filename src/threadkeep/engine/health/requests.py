@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
@@ -41,7 +41,7 @@ class ThreadEntry(NamedTuple):
     `unreadable` says why the thread cannot be requested; None if it can.
     """
 
-    kind: str
+    kind: Kind
     id: str
     cursor: Any
     unreadable: str | None = None
@@ -55,7 +55,7 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
     limit: int
     after: Any = None
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
 
 
 class FixedColumns(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 from threadkeep.engine.commit import check_epoch
 from threadkeep.engine.health.requests import CATALOGUE, InspectedThread
-from threadkeep.engine.identity import ThreadKey, from_bytes
+from threadkeep.engine.identity import Kind, ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.item_cache import ItemCache
@@ -57,7 +57,7 @@ class Problem:
     problem: str
     message: str
     thread: str | None = None
-    kind: str | None = None
+    kind: Kind | None = None
     ns: str | None = None
     checkpoint: str | None = None
     task: str | None = None

@@ -24,7 +24,7 @@ from threadkeep.engine.health.requests import (
 from threadkeep.engine.health.thread_scan import Problem, ThreadScan, scan_thread
 from threadkeep.engine.health.verify_items import check_items
 from threadkeep.engine.health.verify_rows import check_cube, check_rows, rows_size
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.words import words_check
@@ -89,7 +89,7 @@ def checked_counts(scan: ThreadScan) -> tuple[int, int, int, int, int]:
     return int(found.exists), len(found.checkpoints), writes, len(found.item_sizes), size
 
 
-async def stored_thread_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
+async def stored_thread_key(tenant: str, id: str, kind: Kind | None) -> ThreadKey:
     """Return the key of a stored thread, even if its row cannot be read. Without `kind`, both kinds are tried.
 
     Missing if there is none, ValueError if there are two. One round trip for each kind.

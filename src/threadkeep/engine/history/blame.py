@@ -16,7 +16,7 @@ from threadkeep.engine.cube.channels import next_checkpoint_id
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
 from threadkeep.engine.history.paths import Path, Token, format_path, resolve
 from threadkeep.engine.history.value_diff import pair_elements, same
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
@@ -44,7 +44,7 @@ class Blame:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     checkpoint: str
     path: str

@@ -10,7 +10,7 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadRead
 from threadkeep.engine.history.diff import CheckpointRef, Diff
 from threadkeep.engine.history.diff import diff as diff_checkpoints
 from threadkeep.engine.history.show import DAMAGED, next_nodes, status_slots, status_with
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import TAG
@@ -28,7 +28,7 @@ class BranchInfo:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     head: str
     name: str | None

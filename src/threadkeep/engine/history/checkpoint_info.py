@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from threadkeep.engine.commit import fill_intact, read_consistently
 from threadkeep.engine.cube import plain_values
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
@@ -65,7 +65,7 @@ class CheckpointInfo:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     id: str
     parent: str | None

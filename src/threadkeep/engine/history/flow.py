@@ -19,7 +19,7 @@ from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.history import flow_drawing
 from threadkeep.engine.history.audit import TracedWrite, read_messages, without_task_ids
 from threadkeep.engine.history.checkpoint_info import ThreadReader, ordered_writes, utc_time
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.plain import role_of, tool_calls
 from threadkeep.engine.log.records import CheckpointRecord, WriteEntry
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
@@ -103,7 +103,7 @@ class Flow:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     checkpoints: int
     nodes: tuple[FlowNode, ...]
     channels: tuple[FlowChannel, ...]

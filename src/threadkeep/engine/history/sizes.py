@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from threadkeep.engine.commit import check_epoch, read_consistently
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, subtract, union
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
@@ -55,7 +55,7 @@ class ThreadSize:
     """
 
     id: str
-    kind: str
+    kind: Kind
     stored: int
     logical: int
     by_kind: dict[str, int]

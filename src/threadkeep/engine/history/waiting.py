@@ -18,7 +18,7 @@ from threadkeep.engine.cube import channels
 from threadkeep.engine.history.answer_options import AnswerOption, options_of
 from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread, utc_time
 from threadkeep.engine.history.show import next_nodes, status_slots
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEntry
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.lease_plans import is_leased
@@ -46,7 +46,7 @@ class WaitingThread:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     reason: str
     id: str | None
     question: Any

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, overload
 
 from threadkeep.engine.history.checkpoint_info import utc_time
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.query import RANK_SCALE, Query, rank, snippet
 from threadkeep.short_repr import short_repr
@@ -25,7 +25,7 @@ class SearchHit:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     checkpoint: str
     time: datetime
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
     """
 
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
     role: str | None = None
     since: int | None = None
     until: int | None = None

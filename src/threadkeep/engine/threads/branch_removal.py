@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
@@ -29,7 +29,7 @@ class DeletedBranch:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     head: str
     name: str | None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.records import refuse_encrypted, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
 from threadkeep.engine.threads import listing, metadata
@@ -30,7 +30,7 @@ class MatchedThread:
     """
 
     id: str
-    kind: str
+    kind: Kind
     checkpoints: int
     matching: int | None
     bytes: int

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from threadkeep.engine.identity import as_kind
+from threadkeep.engine.identity import Kind, as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
 from threadkeep.engine.threads import metadata as checkpoint_metadata
-from threadkeep.engine.threads.metadata import ANY
+from threadkeep.engine.threads.metadata import ANY, Match
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, children
@@ -48,8 +48,8 @@ class Policy:
     prefix: str = ""
     ns: str | None = None
     metadata: Mapping[str, Any] | None = None
-    match: str = ANY
-    kind: str | None = None
+    match: Match = ANY
+    kind: Kind | None = None
     tenant: str | None = None
     keep_last: int | None = None
     keep_for: timedelta | str | None = None
@@ -93,7 +93,7 @@ class PrunedThread:
     """
 
     id: str
-    kind: str
+    kind: Kind
     dropped: bool
     checkpoints: tuple[CheckpointKey, ...]
     hidden: tuple[CheckpointKey, ...]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from threadkeep.engine.commit import Decision, Seen, commit, copied_row
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
@@ -69,7 +69,7 @@ class Branch:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     id: str
     parent: str | None
