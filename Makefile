@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test prove lint types fmt package generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -61,6 +61,9 @@ types: $(VENV)/.stamp  ## check types with mypy, strict
 fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
 	$(RUN) -m ruff check --fix-only
 	$(RUN) -m ruff format
+
+package: $(VENV)/.stamp  ## build the wheel, and use it in an empty environment as the README says
+	$(RUN) tools/check_package.py $(ARGS)
 
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
