@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt package generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test prove lint types fmt package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -67,6 +67,9 @@ package: $(VENV)/.stamp  ## build the wheel, and use it in an empty environment 
 
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
+
+api: $(VENV)/.stamp  ## record the public names and signatures, after a change that is meant
+	$(RUN) tools/public_api.py --write
 
 budgets: $(VENV)/.stamp  ## record what each verb costs, after a change that makes a difference
 	$(ROOM) $(RUN) tools/record_budgets.py $(ARGS)
