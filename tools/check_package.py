@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ SOURCE = ROOT / "src" / "threadkeep"
 EXTRAS = "vectors,demo,postgres,valkey,cube,deepagents,inspect,otel"
 MOST_BYTES = 2_000_000
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OURS = re.compile(r"^(?:threadkeep|\.)(\[[\w,]+\])?$")
 WITH_EXTRAS = (
     "conformance", "inspector", "agent_server", "deepagents_files", "observability.otel",
     "transports.postgres", "transports.valkey", "sources.postgres_server",
@@ -87,16 +89,19 @@ class Environment:
     def __init__(self, folder: Path, wheel: Path, python: str) -> None:
         self.folder, self.bin = folder, folder / "venv" / "bin"
         _run([python, "-m", "venv", str(folder / "venv")])
-        constraint = folder / "constraint.txt"
-        constraint.write_text(f"threadkeep @ {wheel.as_uri()}\n", "utf-8")
         own = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "THREADKEEP"))}
-        self.env = own | {"PATH": f"{self.bin}:{os.environ['PATH']}", "PIP_CONSTRAINT": str(constraint)}
+        self.env = own | {"PATH": f"{self.bin}:{os.environ['PATH']}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        self._wheel = wheel
         self.work = folder / "work"
         self.work.mkdir()
 
     def run(self, *command: str) -> str:
         """Run a command in the folder of the user, and return what it printed."""
         return _run(command, cwd=self.work, env=self.env)
+
+    def install(self, command: str) -> None:
+        """Run a `pip install` line; for `threadkeep`, or the checkout, it installs the wheel."""
+        self.run(*(OURS.sub(rf"{self._wheel}\1", word) for word in shlex.split(command)), "--quiet")
 
     def megabytes(self) -> float:
         """Return what all installed packages take."""
@@ -109,7 +114,7 @@ def check_first_steps(at: Environment) -> None:
     check(bool(commands), "the README has install lines above its first piece of Python")
     empty = at.megabytes()
     for command in commands:
-        at.run(*command.split(), "--quiet", "--disable-pip-version-check")
+        at.install(command)
     _say(f"{' && '.join(commands)}: {at.megabytes() - empty:.0f} MB")
     (at.work / "first.py").write_text(code, "utf-8")
     check(at.run("python", "first.py") != at.run("python", "first.py"), "the README's code runs, and continues")
@@ -124,7 +129,7 @@ def check_first_steps(at: Environment) -> None:
 
 def check_extras(at: Environment) -> None:
     """Install everything and import every module."""
-    at.run("pip", "install", "--quiet", "--disable-pip-version-check", f"threadkeep[{EXTRAS}]", "pytest")
+    at.install(f"pip install threadkeep[{EXTRAS}] pytest")
     _say(f"{at.run('python', '-c', IMPORT_ALL).strip()} with all extras: {at.megabytes():.0f} MB")
     _say(at.run("python", "-m", "pip", "check").strip())
 
