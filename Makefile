@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test test-pythons prove lint types fmt package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -44,6 +44,9 @@ examples: $(VENV)/.demo  ## run every example
 
 test: $(VENV)/.stamp  ## run the tests
 	$(ROOM) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-pythons: $(VENV)/.stamp  ## run chosen tests on each supported Python of this machine
+	$(ROOM) $(RUN) tools/test_pythons.py $(ARGS)
 
 prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
@@ -111,7 +114,7 @@ bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pythons .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
