@@ -136,6 +136,8 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
     if Path(path).is_dir():
         raise ValueError(f"{path} is a directory, not a file")
     if not Path(path).exists():
+        if not Path(path).parent.exists():
+            raise ValueError(f"file {path} not found: the folder {Path(path).parent} does not exist")
         if not create:
             raise ValueError(f"file {path} not found")
         return
