@@ -86,6 +86,22 @@ def test_a_bad_url_is_a_value_error_that_says_what_is_accepted(wrong: Any) -> No
         pass
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "postgresql:ann:hunter2@host/agents",
+        Path("postgresql://ann:hunter2@host/agents"),
+        "host=localhost password=hunter2",
+        "user=ann password = 'hunter2 and more'",
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_named_without_its_password(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="accepted are") as raised:
+        threadkeep.open(wrong)
+    assert "hunter2" not in str(raised.value)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, b"memory://", b"agent.db", ["memory://"]])
 def test_a_url_that_is_neither_a_str_nor_a_path_is_a_type_error(wrong: Any) -> None:
     with pytest.raises(TypeError, match="str"):

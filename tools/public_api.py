@@ -80,7 +80,7 @@ def _class_lines(path: str, cls: type) -> Iterator[str]:
     else:
         fields = set[str]()
         if "__init__" in vars(cls):
-            yield f"{path}.__init__{_signature(cls.__init__)}"
+            yield f"{path}.__init__{_signature(vars(cls)['__init__'])}"
         if "__annotations__" in vars(cls) and issubclass(cls, dict):
             yield from (f"{path}.{name}: {kind}" for name, kind in sorted(cls.__annotations__.items()))
     for name in sorted(name for name in vars(cls) if not name.startswith("_") and name not in fields):
@@ -108,7 +108,9 @@ def _signature(value: Any) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    stars = (
+        "*" if parameter.kind is parameter.VAR_POSITIONAL else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    )
     kind = "" if parameter.annotation is parameter.empty else f": {_kind(parameter.annotation)}"
     default = "" if parameter.default is parameter.empty else f" = {_ADDRESS.sub('', repr(parameter.default))}"
     return f"{stars}{parameter.name}{kind}{default}"

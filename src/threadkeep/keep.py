@@ -151,7 +151,7 @@ def open(
     keep = Keep(
         session,
         serializer,
-        url=without_passwords(str(url)) if isinstance(url, str) else None,
+        url=without_passwords(url) if isinstance(url, str) else None,
         upcasters=KeepSerializer(upcasters=upcasters).upcasters,
         index=index,
         ttl=ttl,

@@ -79,14 +79,20 @@ def as_url(storage: Any) -> Any:
     A path that starts with `~/` is in the home folder. ValueError for a text that looks like something else than a
     path: a URL without `//`, the name of a scheme, or a connection string of libpq.
     """
-    path = os.fspath(storage) if isinstance(storage, os.PathLike) else storage
-    if not isinstance(path, str) or (path is storage and "://" in path):
-        return path
-    is_known = path.partition(":")[0] in (*_SCHEMES, "file")
-    is_incomplete = is_known if path is not storage else is_known or _START_OF_A_URL.match(path)
-    if not path or is_incomplete or (_LIBPQ.match(path) and path is storage):
-        raise ValueError(f"cannot open {without_passwords(path)!r}: {ACCEPTED}")
-    return SQLITE + (os.path.expanduser(path) if path.startswith("~/") else path)  # noqa: PTH111 - of a str
+    is_path = isinstance(storage, os.PathLike)
+    text = os.fspath(storage) if is_path else storage
+    if not isinstance(text, str) or ("://" in text and not is_path):
+        return text
+    if not text or _looks_like_a_url(text, is_path=is_path):
+        shown = re.sub(r"([:=]).*", r"\1…", text, count=1, flags=re.DOTALL)  # there may be a password in the rest
+        raise ValueError(f"cannot open {shown!r}: {ACCEPTED}")
+    return SQLITE + (os.path.expanduser(text) if text.startswith("~/") else text)  # noqa: PTH111 - of a str
+
+
+def _looks_like_a_url(text: str, *, is_path: bool) -> bool:
+    """Whether a text names a scheme; if it is no Path, also whether it begins as other URLs and libpq's options do."""
+    is_known = text.partition(":")[0] in (*_SCHEMES, "file")
+    return is_known or (not is_path and bool(_START_OF_A_URL.match(text) or _LIBPQ.match(text)))
 
 
 def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transport:

@@ -158,6 +158,8 @@ class KeepSerializer(JsonPlusSerializer):
         UpcastFailed if an upcaster raises. ImportError if there is a numpy array in it and numpy is missing.
         """
         if data[0] == "msgpack":
+            if self.upcasters:
+                _raised.set(None)
             try:
                 return self.unpack(data[1])
             except ValueError:
