@@ -9,9 +9,6 @@ VENV := .venv
 RUN  := $(VENV)/bin/python
 PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
-# What the demo and the examples need besides threadkeep: LangGraph, its official SQLite saver, and CubeLoop.
-DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=0.15"
-
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
 # Tests that search for counterexamples; `make prove` lets them search longer.
@@ -32,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt docs generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test test-pythons prove lint types fmt docs package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -40,13 +37,16 @@ help:  ## print this list
 	do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, cost (no API key)
-	@$(RUN) -m examples.demo
+	@$(VENV)/bin/threadkeep demo
 
 examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
 test: $(VENV)/.stamp  ## run the tests
 	$(ROOM) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-pythons: $(VENV)/.stamp  ## run chosen tests on each supported Python of this machine
+	$(ROOM) $(RUN) tools/test_pythons.py $(ARGS)
 
 prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
@@ -69,8 +69,14 @@ docs: $(VENV)/.stamp  ## build the site of the documentation into build/site; an
 	$(RUN) -m sphinx -b html -c tools/site -W --keep-going -q -E -d build/doctrees . build/site $(ARGS)
 	@echo "The site is in build/site/index.html"
 
+package: $(VENV)/.stamp  ## build the wheel, and use it in an empty environment as the README says
+	$(RUN) tools/check_package.py $(ARGS)
+
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
+
+api: $(VENV)/.stamp  ## record the public names and signatures, after a change that is meant
+	$(RUN) tools/public_api.py --write
 
 budgets: $(VENV)/.stamp  ## record what each verb costs, after a change that makes a difference
 	$(ROOM) $(RUN) tools/record_budgets.py $(ARGS)
@@ -112,7 +118,7 @@ bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pythons .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -125,8 +131,8 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
-	@echo "Installing threadkeep and what the demo needs"
-	@$(PIP) install -e . $(DEMO_NEEDS)
+	@echo "Installing threadkeep and what the demo and the examples need"
+	@$(PIP) install -e ".[demo,cube,vectors]"
 	@touch $@
 
 $(VENV)/.stamp: pyproject.toml | $(VENV)/.made

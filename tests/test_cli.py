@@ -85,7 +85,7 @@ def test_the_version_needs_neither_typer_nor_langchain() -> None:
     assert ended.stdout == f"threadkeep {threadkeep.__version__}\nFalse False\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - cli.WITHOUT_STORAGE))
 def test_every_command_has_the_common_options_and_says_what_each_option_does(name: str) -> None:
     options = {opt: param for param in COMMANDS[name].params for opt in param.opts}
     common = set(cli_reference.COMMON) - ({"--tenant"} if name == "tenants" else set())
@@ -94,7 +94,7 @@ def test_every_command_has_the_common_options_and_says_what_each_option_does(nam
     assert COMMANDS[name].help
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - cli.WITHOUT_STORAGE))
 def test_every_command_shows_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     shown = capsys.readouterr().out
@@ -205,7 +205,10 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
 def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> None:
     filled(lasting_url, tmp_path)
     all_steps = steps(tmp_path)
-    assert {args[0] for args, _ in all_steps} == set(COMMANDS) - {"inspect"}  # it serves until it is stopped
+    assert {args[0] for args, _ in all_steps} == set(COMMANDS) - {
+        "inspect",
+        "demo",
+    }  # one serves until it is stopped, one has its own test
     for number, (args, is_expected) in enumerate(all_steps):
         start = program if lasting_url.startswith("sqlite") and number % 5 == 0 else forked
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]

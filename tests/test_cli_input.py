@@ -160,3 +160,11 @@ def test_a_file_that_is_compressed_but_no_export_is_refused(keep: Any, capsys: A
     Path("x.tk").write_bytes(b"\x28\xb5\x2f\xfd and more")
     assert run(["import", "x.tk", "--url", "new.db"]) == 2
     assert "compressed, but it is not an export" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["threads"], ["import", "agent.db"]], ids=lambda command: command[0])
+def test_a_missing_folder_is_named(keep: Any, tmp_path: Path, capsys: Any, command: list[str]) -> None:
+    keep.setup()
+    file = tmp_path / "missing" / "new.db"
+    assert run([*command, "--url", str(file)]) == 2
+    assert capsys.readouterr().err == f"error: file {file} not found: the folder {file.parent} does not exist\n"

@@ -20,10 +20,10 @@ from checkpoint_chains import Chain
 from threadkeep import Keep, inspector
 from threadkeep.adapters.langgraph_store import KeepStore
 from threadkeep.cli import groups, settings
-from threadkeep.cli.app import run
+from threadkeep.cli.app import WITHOUT_STORAGE, run
 from threadkeep.jobs import policies
 
-COMMANDS = cli_reference.commands()
+COMMANDS = {name: command for name, command in cli_reference.commands().items() if name not in WITHOUT_STORAGE}
 COMMON = {"url", "tenant", "json", "keys", "timeout", "no_pager"}
 OUTPUT = {"ids", "full_ids", "last"}
 """Options that only say how a result is printed."""

@@ -23,7 +23,7 @@ from threadkeep.cli import chat
 from threadkeep.cli.app import run
 from threadkeep.cli.memories import format_namespace, parse_namespace
 from threadkeep.cli.output import as_plain
-from threadkeep.cli.tree_drawing import ASCII, UNICODE, tree_rows
+from threadkeep.engine.history.tree_rows import ASCII, UNICODE, tree_rows
 
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")

@@ -32,7 +32,8 @@ def imported(folder: str) -> set[str]:
 
 def unused(requirements: list[str], folder: str) -> list[str]:
     used = imported(folder)
-    return [requirement for requirement in requirements if not packages(requirement) & used]
+    named = [requirement for requirement in requirements if not requirement.startswith("threadkeep[")]
+    return [requirement for requirement in named if not packages(requirement) & used]
 
 
 def test_the_source_imports_every_dependency_and_those_of_every_extra() -> None:

@@ -291,12 +291,12 @@ def test_every_kind_of_url_is_in_the_docstring_of_open_and_in_the_reference() ->
 
 
 PUBLIC = {
-    "threadkeep": threadkeep.__all__,
+    "threadkeep": threadkeep.PUBLIC_NAMES,
     "threadkeep.open": list(inspect.signature(threadkeep.open).parameters),
     "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
     **{
         name: [field.name for field in dataclasses.fields(value)]
-        for name in threadkeep.__all__
+        for name in threadkeep.PUBLIC_NAMES
         if dataclasses.is_dataclass(value := getattr(threadkeep, name))
     },
     "errors": [name for name, value in vars(threadkeep.errors).items() if inspect.isclass(value)],

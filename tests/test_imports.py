@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import subprocess
@@ -99,10 +100,42 @@ def test_opening_a_server_imports_no_code_for_memories_and_health() -> None:
     )
 
 
-@pytest.mark.parametrize("name", threadkeep.__all__)
+@pytest.mark.parametrize("name", threadkeep.PUBLIC_NAMES)
 def test_every_public_name_is_found_listed_and_imported_from_its_module(name: str) -> None:
     assert getattr(threadkeep, name) is not None
     assert name in dir(threadkeep)
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    source = ast.parse(Path(threadkeep.__file__).read_text("utf-8"))
+    (names,) = (
+        node for node in ast.walk(source) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    assert sorted([*ast.literal_eval(names.value), "open"]) == list(threadkeep.PUBLIC_NAMES)
+    imported_names = {
+        alias.asname or alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("threadkeep.")
+        for alias in node.names
+    }
+    assert set(threadkeep.PUBLIC_NAMES) - {"errors"} <= imported_names
+
+
+STAR_IMPORT = """
+import builtins, sys
+for extra in ("numpy", "psycopg", "redis", "cubeloop", "starlette", "deepagents"):
+    sys.modules[extra] = None  # as if it were not installed
+before = set(dir(builtins))
+from threadkeep import *
+assert open is builtins.open
+assert not before & set(globals()) - {"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__build_class__", "__import__"}
+assert Keep and KeepCube and errors
+"""
+
+
+def test_a_star_import_shadows_no_builtin_and_needs_no_extra() -> None:
+    done = subprocess.run([sys.executable, "-c", STAR_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

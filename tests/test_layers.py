@@ -52,7 +52,10 @@ LAYERS = {
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "engine": Layer("collector engine plan errors value", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
+    "short_repr": Layer(""),
+    "engine": Layer(
+        "collector engine plan errors short_repr value", "langchain_core langgraph numpy orjson ormsgpack zstandard"
+    ),
     "backends": Layer("backends engine plan errors value", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
@@ -64,29 +67,31 @@ LAYERS = {
         "transports drivers backends engine plan errors value",
         "apsw hiredis os psycopg psycopg_pool random redis socket threading time",
     ),
-    "urls": Layer("backends drivers errors transports value", "psycopg psycopg_pool redis"),
+    "urls": Layer("backends drivers errors transports value", "os psycopg psycopg_pool redis"),
     "encryption": Layer("clock encryption engine errors plan", "cryptography orjson ormsgpack os zstandard"),
     "tenants": Layer("clock drivers encryption engine errors plan tenants", "ormsgpack threading time"),
     "session": Layer("clock drivers encryption engine errors observability plan tenants work"),
     "observability": Layer(
-        "drivers engine errors observability plan session tenants value version", "opentelemetry time"
+        "drivers engine errors observability plan session short_repr tenants value version", "opentelemetry time"
     ),
     # what users call
     "adapters": Layer(
-        "adapters clock drivers engine errors keep plan session", "cubeloop deepagents langchain_core langgraph random"
+        "adapters clock drivers engine errors keep plan session urls",
+        "cubeloop deepagents langchain_core langgraph random",
     ),
     "transfer": Layer(
-        "transfer clock encryption engine errors keep plan session verb work", "cryptography ormsgpack os zstandard"
+        "transfer clock encryption engine errors keep plan session short_repr urls verb work",
+        "cryptography ormsgpack os zstandard",
     ),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer(
-        "adapters jobs clock drivers encryption engine errors keep plan session tenants transfer version work",
+        "adapters jobs clock drivers encryption engine errors keep plan session short_repr tenants transfer version work",
         "os secrets time",
     ),
     "verb": Layer("drivers plan session work"),
     "leases": Layer("clock drivers engine errors plan session", "os secrets socket time"),
     "keep": Layer(
-        "adapters collector encryption engine jobs leases observability session tenants urls verb",
+        "adapters collector encryption engine errors jobs leases observability session tenants urls verb",
         "langgraph psycopg_pool",
     ),
     "__init__": Layer("adapters collector encryption engine errors jobs keep leases observability transfer version"),
@@ -98,7 +103,10 @@ LAYERS = {
         "adapters engine errors inspector jobs threadkeep version",
         "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
     ),
-    "cli": Layer("cli engine errors inspector jobs transfer threadkeep transports work", "os rich time typer"),
+    "demo": Layer("demo errors threadkeep", "langchain_core langgraph os random rich signal subprocess time"),
+    "cli": Layer(
+        "cli demo engine errors inspector jobs transfer threadkeep transports urls work", "os rich time typer"
+    ),
     "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),
     "conformance": Layer(
@@ -114,6 +122,7 @@ ON_USE = {
     ): "a Keep makes its adapters on use; from_conn_string opens a Keep",
     ("threadkeep.keep", "threadkeep.adapters.langgraph_store"): "the same",
     ("threadkeep.keep", "threadkeep.adapters.deepagents_files"): "the same; it is on the store",
+    ("threadkeep.engine.history.show", "threadkeep.engine.history.notebook"): "a Tree draws itself only in notebooks",
     ("threadkeep.engine.log.type_gate", "threadkeep.engine.log.upcasters"): "few programs have upcasters",
 }
 """Imports inside functions that would be cycles at module level, and why they are needed."""

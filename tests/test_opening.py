@@ -41,7 +41,6 @@ def url_of(path: Path) -> str:
     "wrong",
     [
         "",
-        "agent.db",
         "sqlite",
         "sqlite:",
         "sqlite:agent.db",
@@ -63,9 +62,21 @@ def url_of(path: Path) -> str:
         "memory:/",
         "memory://name",
         "memory:///",
+        "localhost:6379",
+        "C++:agent.db",
+        "host=localhost dbname=agents",
+        "dbname=agents",
+        "folder/",
+        "~/",
+        ":memory:",
+        "agent.db?mode=ro",
+        Path("sqlite:///agent.db"),
+        Path("postgresql://host/agents"),
+        Path("agent.db?mode=ro"),
     ],
+    ids=str,
 )
-def test_a_bad_url_is_a_value_error_that_says_what_is_accepted(wrong: str) -> None:
+def test_a_bad_url_is_a_value_error_that_says_what_is_accepted(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"accepted|memory://"):
         threadkeep.open(wrong)
     with (
@@ -75,8 +86,24 @@ def test_a_bad_url_is_a_value_error_that_says_what_is_accepted(wrong: str) -> No
         pass
 
 
-@pytest.mark.parametrize("wrong", [None, 5, b"memory://", Path("agent.db"), ["memory://"]])
-def test_a_url_that_is_no_str_is_a_type_error(wrong: Any) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "postgresql:ann:hunter2@host/agents",
+        Path("postgresql://ann:hunter2@host/agents"),
+        "host=localhost password=hunter2",
+        "user=ann password = 'hunter2 and more'",
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_named_without_its_password(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="accepted are") as raised:
+        threadkeep.open(wrong)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"memory://", b"agent.db", ["memory://"]])
+def test_a_url_that_is_neither_a_str_nor_a_path_is_a_type_error(wrong: Any) -> None:
     with pytest.raises(TypeError, match="str"):
         threadkeep.open(wrong)
 
@@ -149,6 +176,47 @@ def test_a_relative_path_is_relative_to_the_folder_at_open(tmp_path: Path, monke
     assert (tmp_path / "one" / "a.db").exists()
     assert (tmp_path / "one" / "deep" / "b.db").exists()
     assert os.listdir(tmp_path / "two") == []
+
+
+@pytest.mark.parametrize(
+    ("named", "file"),
+    [
+        ("a.db", "a.db"),
+        (Path("a.db"), "a.db"),
+        (Path("deep", "..", "deep", "a.db"), "deep/a.db"),
+        ("./no:scheme.db", "no:scheme.db"),
+        (Path("no:scheme.db"), "no:scheme.db"),
+        ("C:a.db", "C:a.db"),
+        ("sqlite.db", "sqlite.db"),
+        ("a=b.db", "a=b.db"),
+        ("~a.db", "~a.db"),
+        ("~/a.db", "home/a.db"),
+        (Path("~/a.db"), "home/a.db"),
+    ],
+    ids=str,
+)
+def test_a_path_is_a_file_of_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | Path, file: str
+) -> None:
+    for folder in ("home", "deep"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with threadkeep.open(named) as keep:
+        Chain(keep.checkpointer).put(HELLO)
+    assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()] == [file]
+    with threadkeep.KeepSaver.from_conn_string(named, read_only=True) as saver:
+        assert values_of(saver) == HELLO
+
+
+def test_an_absolute_path_is_a_file_of_sqlite(tmp_path: Path) -> None:
+    with threadkeep.open(tmp_path / "a.db") as keep:
+        Chain(keep.checkpointer).put(HELLO)
+    with threadkeep.open(str(tmp_path / "a.db")) as keep:
+        assert values_of(keep.checkpointer) == HELLO
+    assert threadkeep.convert(tmp_path / "a.db", tmp_path / "b.db").threads == 1
+    assert threadkeep.backup(tmp_path / "b.db", tmp_path / "c.db").threads == 1
+    assert (tmp_path / "c.db").is_file()
 
 
 @pytest.mark.parametrize(
@@ -730,7 +798,7 @@ def test_a_missing_folder_is_unavailable_until_it_is_there(tmp_path: Path) -> No
         for ask in every_verb(keep).values():
             with pytest.raises(errors.Unavailable) as raised:
                 ask()
-            assert str(path) in str(raised.value)
+            assert str(raised.value) == f"{path}: the folder {path.parent} does not exist"
         path.parent.mkdir()
         Chain(keep.checkpointer).put(HELLO)
         assert values_of(keep.checkpointer) == HELLO
@@ -739,7 +807,14 @@ def test_a_missing_folder_is_unavailable_until_it_is_there(tmp_path: Path) -> No
 def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
     with threadkeep.open(url_of(tmp_path)) as keep, pytest.raises(errors.Unavailable) as raised:
         Chain(keep.checkpointer).put(HELLO)
-    assert str(tmp_path) in str(raised.value)
+    assert str(raised.value) == f"{tmp_path}: this is a folder, not a file"
+
+
+def test_a_file_in_place_of_the_folder_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with threadkeep.open(tmp_path / "file" / "agent.db") as keep, pytest.raises(errors.Unavailable) as raised:
+        Chain(keep.checkpointer).put(HELLO)
+    assert str(raised.value) == f"{tmp_path / 'file' / 'agent.db'}: {tmp_path / 'file'} is not a folder"
 
 
 def test_an_impossible_file_name_is_unavailable(tmp_path: Path) -> None:

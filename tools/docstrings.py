@@ -36,12 +36,12 @@ OBJECTS: tuple[type, ...] = (
     threadkeep.Policy,
     threadkeep.Metrics,
 )
-"""The classes whose objects a program uses. All others in `threadkeep.__all__` are results of verbs."""
+"""The classes whose objects a program uses. All others in `threadkeep.PUBLIC_NAMES` are results of verbs."""
 
 
 def page() -> str:
     """Return the whole page."""
-    public = {name: getattr(threadkeep, name) for name in threadkeep.__all__}
+    public = {name: getattr(threadkeep, name) for name in threadkeep.PUBLIC_NAMES}
     functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
     results = [value for value in public.values() if inspect.isclass(value) and value not in OBJECTS]
     raised = [value for value in vars(errors).values() if inspect.isclass(value)]

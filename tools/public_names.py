@@ -1,4 +1,4 @@
-"""The table of public names in docs/reference/api.md: every name in `threadkeep.__all__`."""
+"""The table of public names in docs/reference/api.md: every name in `threadkeep.PUBLIC_NAMES`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD = "| name | |\n|---|---|"
 
 def public_names() -> str:
     """Return the table, one row for each name."""
-    return "\n".join([HEAD, *map(_row, threadkeep.__all__)])
+    return "\n".join([HEAD, *map(_row, threadkeep.PUBLIC_NAMES)])
 
 
 def _row(name: str) -> str:

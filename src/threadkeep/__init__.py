@@ -15,6 +15,7 @@ from threadkeep.collector import paused_collector
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
+    from threadkeep.adapters.cubeloop import KeepCube
     from threadkeep.adapters.langgraph_cache import KeepCache
     from threadkeep.adapters.langgraph_saver import KeepSaver
     from threadkeep.adapters.langgraph_store import KeepStore
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.history.token_counts import TokenUsage, TokenUsageRow
     from threadkeep.engine.history.value_diff import ValueChange
     from threadkeep.engine.history.waiting import WaitingThread
+    from threadkeep.engine.memories.indexing import IndexOptions
     from threadkeep.engine.search.hits import SearchHit, SearchResult
     from threadkeep.engine.threads.branch_removal import DeletedBranch
     from threadkeep.engine.threads.catalogue import ThreadInfo
@@ -52,7 +54,8 @@ if TYPE_CHECKING:
     from threadkeep.jobs.search import SearchIndexResult
     from threadkeep.jobs.stored_types import StoredType, StoredTypes
     from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
-    from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
+    from threadkeep.keep import Keep
+    from threadkeep.keep import open as open  # noqa: A004 - users write threadkeep.open; type checkers see it
     from threadkeep.leases import Lease
     from threadkeep.observability.metrics import Metrics, VerbMetrics
     from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
@@ -88,8 +91,10 @@ __all__ = [
     "FlowChannel",
     "FlowEdge",
     "FlowNode",
+    "IndexOptions",
     "Keep",
     "KeepCache",
+    "KeepCube",
     "KeepSaver",
     "KeepStore",
     "Keys",
@@ -134,13 +139,15 @@ __all__ = [
     "backup",
     "convert",
     "errors",
-    "open",
     "restore",
 ]
+"""What `from threadkeep import *` gives: every public name except `open`, which would shadow the builtin."""
+
 __version__ = VERSION
 
 
 _NAMES = {
+    "adapters.cubeloop": "KeepCube",
     "adapters.langgraph_cache": "KeepCache",
     "adapters.langgraph_saver": "KeepSaver",
     "adapters.langgraph_store": "KeepStore",
@@ -162,6 +169,7 @@ _NAMES = {
     "engine.history.token_counts": "TokenUsage TokenUsageRow",
     "engine.history.value_diff": "ValueChange",
     "engine.history.waiting": "WaitingThread",
+    "engine.memories.indexing": "IndexOptions",
     "engine.search.hits": "SearchHit SearchResult",
     "engine.threads.branch_removal": "DeletedBranch",
     "engine.threads.rollback": "Branch",
@@ -189,6 +197,7 @@ _NAMES = {
 """Where the public names are defined, by module. A module is imported when one of its names is first used: the whole
 package, with LangGraph, takes several times as long to import as what a program needs."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+PUBLIC_NAMES = tuple(sorted([*__all__, "open"]))
 
 
 def __getattr__(name: str) -> Any:
@@ -201,4 +210,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *PUBLIC_NAMES})

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
 from threadkeep.collector import paused_collector
-from threadkeep.engine.identity import as_count, as_tenant
+from threadkeep.engine.identity import Kind, as_count, as_tenant
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer, Name, with_type_gate
+from threadkeep.errors import without_passwords
 from threadkeep.session import Caches, Session
 from threadkeep.tenants.transport import TenantTransport
-from threadkeep.urls import ServerOptions, Settings, transport_for
+from threadkeep.urls import Durability, Group, ServerOptions, Settings, StorageUrl, as_url, transport_for
 from threadkeep.verb import blocking_keep_verb, keep_verb, verb
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.langgraph_store import KeepStore
     from threadkeep.encryption.keys import Keys
     from threadkeep.engine.log.upcasters import Upcaster
+    from threadkeep.engine.memories.indexing import IndexOptions
     from threadkeep.jobs.policies import Retention
     from threadkeep.leases import Lease
     from threadkeep.observability.metrics import Metrics
@@ -41,17 +43,17 @@ _SERDE_METHODS = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
 def open(
-    url: str | ConnectionPool[Any],
+    url: StorageUrl | ConnectionPool[Any],
     *,
     serde: Any = None,
     keys: Keys | None = None,
     hide_ids: bool | None = None,
     compress: bool = True,
-    index: IndexConfig | None = None,
+    index: IndexConfig | IndexOptions | None = None,
     ttl: TTLConfig | None = None,
     claim_timeout: float | None = None,
     retention: Retention = None,
-    durability: str = "strict",
+    durability: Durability = "strict",
     allowed_types: Iterable[AllowedType] = (),
     upcasters: Mapping[AllowedType, Upcaster] | None = None,
     tenant: str = "",
@@ -66,14 +68,15 @@ def open(
     min_size: int | None = None,
     max_size: int | None = None,
     prepare: bool | None = None,
-    group: str | None = None,
+    group: Group | None = None,
     application_name: str | None = None,
 ) -> Keep:
     """Open a Keep on the storage that `url` names. Nothing is connected or created before the first use.
 
-    URLs: `sqlite:///relative.db` and `sqlite:////absolute/path.db` are files, `postgresql://user@host/database` is a
-    server, `valkey://host:port,host:port/` (or `redis://`) is a server or a cluster. `memory://` is private to this
-    Keep and ends with it.
+    A path, as a str or a `Path`, is an SQLite file; it may start with `~/`. URLs: `sqlite:///relative.db` and
+    `sqlite:////absolute/path.db` are files, too, `postgresql://user@host/database` is a server,
+    `valkey://host:port,host:port/` (or `redis://`) is a server or a cluster. `memory://` is private to this Keep and
+    ends with it.
 
     Options for every storage:
 
@@ -94,8 +97,8 @@ def open(
       be rebuilt as, in addition to the safe ones.
     - `upcasters`: for classes that were renamed or changed. Maps the names that are stored to a class, or its name, or
       a function that gets the stored data (a dict of fields, a list of arguments) and returns the object.
-    - `index`, `ttl`: the store's, as LangGraph's IndexConfig and TTLConfig: what a query compares, how long memories
-      live.
+    - `index`, `ttl`: the store's, as `threadkeep.IndexOptions` (LangGraph's IndexConfig and more) and LangGraph's
+      TTLConfig: what a query compares, how long memories live.
     - `claim_timeout`: for `Keep.cube`. Seconds without a sign of life after which a claimed run may be claimed again.
     - `retention`: what `Keep.sweep` keeps of threads: a Policy, a list of them, or the path of a threadkeep.toml, which
       is read at once.
@@ -132,6 +135,7 @@ def open(
         on_loss=caches.on_loss,
     )
     with paused_collector():  # it imports the driver
+        url = as_url(url)
         transport = transport_for(url, settings, server)
     tenant = as_tenant(tenant, "tenant")
     transport = TenantTransport(transport, tenant, _check_keys(keys, hide_ids), hide_ids=hide_ids, compress=compress)
@@ -147,6 +151,7 @@ def open(
     keep = Keep(
         session,
         serializer,
+        url=without_passwords(url) if isinstance(url, str) else None,
         upcasters=KeepSerializer(upcasters=upcasters).upcasters,
         index=index,
         ttl=ttl,
@@ -217,11 +222,11 @@ class OpenOptions(TypedDict, total=False):
     keys: Keys | None
     hide_ids: bool | None
     compress: bool
-    index: IndexConfig | None
+    index: IndexConfig | IndexOptions | None
     ttl: TTLConfig | None
     claim_timeout: float | None
     retention: Retention
-    durability: str
+    durability: Durability
     allowed_types: Iterable[AllowedType]
     upcasters: Mapping[AllowedType, Upcaster] | None
     tenant: str
@@ -236,7 +241,7 @@ class OpenOptions(TypedDict, total=False):
     min_size: int | None
     max_size: int | None
     prepare: bool | None
-    group: str | None
+    group: Group | None
     application_name: str | None
 
 
@@ -253,6 +258,7 @@ class Keep:
         session: Session,
         serde: Any,
         *,
+        url: str | None = None,
         upcasters: Mapping[Name, Upcaster] | None = None,
         index: Any = None,
         ttl: Any = None,
@@ -260,6 +266,7 @@ class Keep:
         retention: Retention = None,
     ) -> None:
         self._session = session
+        self._url = url
         self._retention = jobs.policies.policies(retention) if retention is not None else ()
         self._serde = serde
         self._upcasters = upcasters
@@ -271,6 +278,16 @@ class Keep:
         self._cache: KeepCache | None = None
         self._cube: KeepCube | None = None
         self._files: KeepFiles | None = None
+
+    def __repr__(self) -> str:
+        transport = self._session.transport
+        facts = (
+            (f"tenant={self._session.tenant!r}", bool(self._session.tenant)),
+            ("encrypted", self._session.keys is not None),
+            ("read-only", transport.read_only),
+            ("closed", self._session.is_closed),
+        )
+        return f"<Keep {', '.join([self._url or 'on a connection pool', *(text for text, holds in facts if holds)])}>"
 
     # What agents use: each is the same object at every access, and works without a reference to this Keep
 
@@ -384,6 +401,7 @@ class Keep:
         return Keep(
             session,
             self._serde,
+            url=self._url,
             upcasters=self._upcasters,
             index=self._index,
             ttl=self._ttl,
@@ -396,7 +414,7 @@ class Keep:
 
     # Let one context at a time write a thread
 
-    def lease(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None, kind: str | None = None) -> Lease:
+    def lease(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None, kind: Kind | None = None) -> Lease:
         """Return a lease on a thread, to be entered with `with` or `async with`: only its holder writes the thread.
 
         While it is held, changes by others raise Leased. They may be in this process or another: the lease belongs to

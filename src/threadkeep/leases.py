@@ -15,7 +15,7 @@ from typing import Self
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.drivers.leases import HeldLease, Waiter, pause_before
-from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import GRAPH, Kind, ThreadKey, as_id, as_kind
 from threadkeep.engine.lease import digest_of
 from threadkeep.engine.threads import lease_plans
 from threadkeep.engine.threads.lease_plans import FoundLease, Grant
@@ -247,7 +247,7 @@ def _ignore(_: Outcome) -> None:
 
 
 def lease(
-    session: Session, thread_id: str, *, ttl: float, wait: float | None, kind: str | None, make: type[Lease] = Lease
+    session: Session, thread_id: str, *, ttl: float, wait: float | None, kind: Kind | None, make: type[Lease] = Lease
 ) -> Lease:
     """Return a lease that is not held yet; see `Keep.lease`."""
     if type(ttl) not in (int, float) or not _LEAST_TTL <= ttl < math.inf:

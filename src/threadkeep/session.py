@@ -24,7 +24,7 @@ from threadkeep.drivers.runner import (
 )
 from threadkeep.drivers.waiting_writes import WaitingWrites
 from threadkeep.engine import cube, memories, threads
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.lease import FORCED, digest_of, hold
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
@@ -201,6 +201,11 @@ class Session:
         return self.observer.measure(name) if self.observer is not None else _NOT_MEASURED
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its Keep, or the one that opened the storage, was closed."""
+        return self.runner.is_closed or self.root.runner.is_closed
+
+    @property
     def keys(self) -> Keys | None:
         """The keys of its tenant; None if it has none."""
         return self.transport.tenant(self.tenant).keys
@@ -220,7 +225,7 @@ class Session:
         """The cache of vectors, if the store searches by them."""
         return self.caches.vectors
 
-    def key(self, kind: str, id: str) -> ThreadKey:
+    def key(self, kind: Kind, id: str) -> ThreadKey:
         """Return the key of a thread of this tenant."""
         return ThreadKey(self.tenant, kind, id)
 
@@ -572,6 +577,8 @@ def _stop(periodic: Periodic, timeout: float | None) -> Any:
 
 class _ClosedRunner:
     """Takes the place of the runner in the session of a tenant that was closed."""
+
+    is_closed = True
 
     def run(self, plan: Plan[Any]) -> NoReturn:
         plan.close()  # a coroutine that is never awaited warns

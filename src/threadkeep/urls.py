@@ -1,25 +1,33 @@
-"""Storage URLs: parse a URL, check the options, and make the transport with its backend.
+"""Storage URLs: make a URL of a path, parse it, check the options, and make the transport with its backend.
 
 Drivers are imported here, when a URL needs one; a missing one raises ImportError with the `pip install` line.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from threadkeep.drivers.runner import Transport
 from threadkeep.errors import without_passwords
 from threadkeep.value import Value
 
-DURABILITIES = ("strict", "relaxed")
-GROUPS = ("all", "thread")
+Durability: TypeAlias = Literal["strict", "relaxed"]
+Group: TypeAlias = Literal["all", "thread"]
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
+GROUPS: tuple[Group, ...] = get_args(Group)
+StorageUrl: TypeAlias = str | os.PathLike[str]
+"""A URL, or the path of an SQLite file."""
+SQLITE = "sqlite:///"
 ACCEPTED = (
-    "accepted are sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database,"
+    "accepted are the path of a file, sqlite:///relative.db, sqlite:////absolute/path.db,"
+    " postgresql://user@host/database,"
     " valkey://host:port,host:port/, memory:// and a psycopg_pool.ConnectionPool"
 )
 _POSTGRES = ("postgresql", "postgres")
@@ -27,6 +35,8 @@ _NEEDS_PSYCOPG = "postgresql:// needs psycopg and psycopg_pool: pip install 'thr
 _VALKEY = ("valkey", "valkeys", "redis", "rediss")
 _SECURE = ("valkeys:", "rediss:")
 _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
+_START_OF_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # a single letter is a drive of Windows
+_LIBPQ = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
 _MAX_TTL_SECONDS = 100 * 366 * 24 * 3600
 
 
@@ -37,7 +47,7 @@ class ServerOptions(Value):
     min_size: int | None = None
     max_size: int | None = None
     prepare: bool | None = None
-    group: str | None = None
+    group: Group | None = None
     application_name: str | None = None
 
     def given(self) -> list[str]:
@@ -55,7 +65,7 @@ class Settings(Value):
     The transport calls `on_loss` when the storage may have lost what it acknowledged: caches are no longer valid.
     """
 
-    durability: str = "strict"
+    durability: Durability = "strict"
     timeout: float = 30.0
     read_only: bool = False
     migrate: bool = True
@@ -63,8 +73,30 @@ class Settings(Value):
     on_loss: Callable[[], None] = _ignore_loss
 
 
+def as_url(storage: Any) -> Any:
+    """Return the URL of an SQLite file for its path; a URL, or what is neither, unchanged.
+
+    A path that starts with `~/` is in the home folder. ValueError for a text that looks like something else than a
+    path: a URL without `//`, the name of a scheme, or a connection string of libpq.
+    """
+    is_path = isinstance(storage, os.PathLike)
+    text = os.fspath(storage) if is_path else storage
+    if not isinstance(text, str) or ("://" in text and not is_path):
+        return text
+    if not text or _looks_like_a_url(text, is_path=is_path):
+        shown = re.sub(r"([:=]).*", r"\1…", text, count=1, flags=re.DOTALL)  # there may be a password in the rest
+        raise ValueError(f"cannot open {shown!r}: {ACCEPTED}")
+    return SQLITE + (os.path.expanduser(text) if text.startswith("~/") else text)  # noqa: PTH111 - of a str
+
+
+def _looks_like_a_url(text: str, *, is_path: bool) -> bool:
+    """Whether a text names a scheme; if it is no Path, also whether it begins as other URLs and libpq's options do."""
+    is_known = text.partition(":")[0] in (*_SCHEMES, "file")
+    return is_known or (not is_path and bool(_START_OF_A_URL.match(text) or _LIBPQ.match(text)))
+
+
 def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transport:
-    """Return the transport for a URL or a psycopg pool. It connects at first use, not here.
+    """Return the transport for a URL from `as_url` or a psycopg pool. It connects at first use, not here.
 
     Raise ValueError or TypeError for a URL or an option that is not valid, ImportError if the driver is missing.
     """
@@ -72,7 +104,7 @@ def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transp
     if not isinstance(url, str):
         if _is_pool(url):
             return _postgres(url, settings, server)
-        raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
+        raise TypeError(f"a storage must be a str or a path, not {type(url).__name__}; {ACCEPTED}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise ValueError(f"cannot open {without_passwords(url)!r}: {ACCEPTED}")

@@ -49,6 +49,7 @@ from threadkeep.engine.threads.listing import ListQuery
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
+from threadkeep.urls import StorageUrl
 
 if TYPE_CHECKING:
     from threadkeep.adapters.from_conn_string import KeepContext
@@ -69,7 +70,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self._cached_codec: Codec | None = None
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepSaver]:
+    def from_conn_string(cls, url: StorageUrl, **options: Unpack[OpenOptions]) -> KeepContext[KeepSaver]:
         """Return a saver for `with` or `async with`. Takes the options of `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # so that an unknown option is a TypeError here, not later
         from threadkeep.adapters.from_conn_string import KeepContext  # noqa: PLC0415 - few programs need it

@@ -54,6 +54,7 @@ from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
 from threadkeep.session import Session
+from threadkeep.urls import StorageUrl
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONLY_STR = frozenset((str,))
@@ -107,7 +108,7 @@ class KeepStore(BaseStore):
             session.caches.keep_vectors(self._index.dims, self._index.metric)
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepStore]:
+    def from_conn_string(cls, url: StorageUrl, **options: Unpack[OpenOptions]) -> KeepContext[KeepStore]:
         """Return a store for `with` or `async with`. Takes the options of `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # so that an unknown option is a TypeError here, not later
         return KeepContext(partial(keep.open, url, **options), lambda opened: opened.store)

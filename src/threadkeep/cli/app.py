@@ -20,12 +20,14 @@ from rich.console import Console
 import threadkeep
 from threadkeep.cli import pager, settings
 from threadkeep.cli.groups import CommandGroup
-from threadkeep.cli.options import Json, KeysFile, NoPager, Tenant, Timeout, Url
+from threadkeep.cli.options import Json, KeysFile, KindName, NoPager, Tenant, Timeout, Url
 from threadkeep.cli.output import escape
-from threadkeep.cli.settings import SQLITE, as_url, read_keys
+from threadkeep.cli.settings import as_url, read_keys
 from threadkeep.errors import Missing, ThreadkeepError
+from threadkeep.urls import SQLITE
 
 _COMMANDS = {
+    "demo": "demo",
     "show": "threads show tree log diff blame",
     "inspect": "inspect",
     "describe": "describe",
@@ -59,6 +61,8 @@ _origin: ContextVar[tuple[str | None, str]] = ContextVar("origin", default=(None
 """The URL that the command did not get as an option, and where it comes from."""
 _SECOND_STORAGES = {"backup": "file", "restore": "target", "convert": "target", "inspect": "storage"}
 """Commands with a storage as an argument, and the argument that is given if --url is not used at all."""
+WITHOUT_STORAGE = {"demo"}
+"""Commands that open no storage of the user, and do not have the options that say how."""
 _SHARED_OPTIONS = {"--url": 2, "--tenant": 2, "--keys": 2, "--timeout": 2, "--json": 1, "--no-pager": 1}
 """The options of all commands, which may stand before the command too, and the number of words each takes."""
 NEGATIVE, USAGE, STORAGE, INTERRUPTED = 1, 2, 3, 130
@@ -132,6 +136,8 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
     if Path(path).is_dir():
         raise ValueError(f"{path} is a directory, not a file")
     if not Path(path).exists():
+        if not Path(path).parent.exists():
+            raise ValueError(f"file {path} not found: the folder {Path(path).parent} does not exist")
         if not create:
             raise ValueError(f"file {path} not found")
         return
@@ -154,7 +160,7 @@ def sqlite_file_is_missing(url: str) -> bool:
 
 
 def resolve_namespace(
-    keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None
+    keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: KindName | None
 ) -> str:
     """Return the namespace that was given, or else the only one that has this checkpoint; the root if there is none.
 
@@ -202,7 +208,9 @@ def register(*names: str) -> None:
         import_module(f"threadkeep.cli.{name}")
     place = {f"threadkeep.cli.{name}": n for n, name in enumerate(_COMMANDS)}
     for command in app.registered_commands:
-        if command.callback is not None and not hasattr(command.callback, "__wrapped__"):  # not at a second call
+        if command.callback is None or command.callback.__name__ in WITHOUT_STORAGE:
+            continue
+        if not hasattr(command.callback, "__wrapped__"):  # not at a second call
             command.callback = _with_shared_options(command.callback)
     app.registered_commands.sort(key=lambda command: place.get(getattr(command.callback, "__module__", ""), len(place)))
 

@@ -12,7 +12,7 @@ from rich.text import Text
 import threadkeep
 from threadkeep import BranchComparison, BranchInfo, DeletedBranch
 from threadkeep.cli.app import app, confirm, open_keep
-from threadkeep.cli.options import DryRun, FullIds, Json, Kind, Tenant, Thread, Url, Yes
+from threadkeep.cli.options import DryRun, FullIds, Json, Kind, KindName, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import (
     NARROW,
     STATUS_STYLES,
@@ -102,7 +102,7 @@ def _name(
     thread: str,
     given: tuple[str, str],
     ns: str,
-    kind: str | None,
+    kind: KindName | None,
     *,
     dry_run: bool,
     json: bool,

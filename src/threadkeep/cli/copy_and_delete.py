@@ -18,7 +18,9 @@ from threadkeep.cli.options import (
     Force,
     Json,
     Kind,
+    KindName,
     Match,
+    MatchName,
     Metadata,
     Prefix,
     Salvage,
@@ -129,7 +131,7 @@ def delete(
 
 
 def _delete_by_id(
-    keep: threadkeep.Keep, ids: list[str], kind: str | None, *, force: bool, yes: bool, dry_run: bool, json: bool
+    keep: threadkeep.Keep, ids: list[str], kind: KindName | None, *, force: bool, yes: bool, dry_run: bool, json: bool
 ) -> int:
     found = {id: keep.thread(id, kind=kind) is not None for id in ids}
     if not dry_run and any(found.values()):
@@ -150,8 +152,8 @@ def _delete_selected(
     keep: threadkeep.Keep,
     prefix: str,
     metadata: dict[str, Any],
-    match: str,
-    kind: str | None,
+    match: MatchName,
+    kind: KindName | None,
     *,
     dry_run: bool,
     force: bool,

@@ -16,6 +16,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Move": ("import", "export", "convert"),
     "Protect": ("backup", "restore", "encrypt", "rotate", "reencrypt", "tenants", "lease"),
     "Check": ("verify", "repair", "doctor", "migrate"),
+    "Learn": ("demo",),
 }
 """Each command is in one group. A name without a command is skipped; tests fail for a command without a group."""
 _OTHERS = "Others"

@@ -15,6 +15,7 @@ from threadkeep.cli.app import app, is_foreign_file, open_keep
 from threadkeep.cli.options import Json, Tenant, Url
 from threadkeep.cli.output import as_json_text, one_line
 from threadkeep.cli.settings import as_url
+from threadkeep.errors import without_passwords
 
 if TYPE_CHECKING:
     from threadkeep.inspector.foreign import ForeignStorage
@@ -76,7 +77,7 @@ def inspect(
         raise ValueError("--graph needs --write")
     try:
         from threadkeep.inspector.graphs import load_graph  # noqa: PLC0415 - the inspector is an extra
-        from threadkeep.inspector.inspected import USER_KEYS, Inspected, without_password  # noqa: PLC0415
+        from threadkeep.inspector.inspected import USER_KEYS, Inspected  # noqa: PLC0415
         from threadkeep.inspector.redaction import Redaction  # noqa: PLC0415
         from threadkeep.inspector.serve import listen  # noqa: PLC0415
     except ImportError as error:
@@ -95,7 +96,7 @@ def inspect(
         )
         mode = "changes allowed" if shown.write else "read-only"
         with listen(shown, host=host, port=port) as server:
-            told = {"storage": without_password(url), "mode": mode, "link": server.link}
+            told = {"storage": without_passwords(url), "mode": mode, "link": server.link}
             text = f"{told['storage']} ({mode}), until Ctrl-C: {server.link}"
             typer.echo(as_json_text(told) if json else one_line(text))
             if not no_browser:

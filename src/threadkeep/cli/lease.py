@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
-from threadkeep.cli.options import Json, Tenant, Thread, Url, Yes
+from threadkeep.cli.options import Json, KindName, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import one_line, print_result
 from threadkeep.jobs.leases import LeaseInfo
 
@@ -18,7 +18,7 @@ def lease(
     thread: Thread,
     *,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="graph (LangGraph) or cube (CubeLoop).")
+        KindName, typer.Option("--kind", metavar="KIND", help="graph (LangGraph) or cube (CubeLoop).")
     ] = "graph",
     yes: Yes = False,
     url: Url = None,

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json as jsons
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from threadkeep.cli.completion import complete_thread
+
+if TYPE_CHECKING:
+    from threadkeep.engine import identity
+    from threadkeep.engine.log import records
+    from threadkeep.engine.threads import catalogue
+    from threadkeep.engine.threads import metadata as checkpoint_metadata
+
+    KindName: TypeAlias = identity.Kind
+    StatusName: TypeAlias = records.Status
+    OrderName: TypeAlias = catalogue.Order
+    MatchName: TypeAlias = checkpoint_metadata.Match
+else:
+    KindName = StatusName = OrderName = MatchName = str  # Typer passes any text on, and the verb says what is wrong
 
 DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
 TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
@@ -41,11 +54,11 @@ Namespace: TypeAlias = Annotated[
     ),
 ]
 Kind: TypeAlias = Annotated[
-    str | None,
+    KindName | None,
     typer.Option("--kind", metavar="KIND", help=f"{_KINDS}. Only needed if both have a thread with this id."),
 ]
 KindFilter: TypeAlias = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.")
+    KindName | None, typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.")
 ]
 Prefix: TypeAlias = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose id starts with PREFIX.")
@@ -55,7 +68,7 @@ Metadata: TypeAlias = Annotated[
     typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata. May be repeated."),
 ]
 Match: TypeAlias = Annotated[
-    str,
+    MatchName,
     typer.Option(
         "--match",
         metavar="WHICH",

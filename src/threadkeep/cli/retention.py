@@ -22,6 +22,7 @@ from threadkeep.cli.options import (
     Force,
     Json,
     Kind,
+    KindName,
     Match,
     Metadata,
     Namespace,
@@ -122,7 +123,7 @@ def prune(
     print_result(result, _prune_lines(result), as_json=json)
 
 
-def _policies(config: Path | None, options: _PolicyOptions, kind: str | None) -> list[Policy] | None:
+def _policies(config: Path | None, options: _PolicyOptions, kind: KindName | None) -> list[Policy] | None:
     """Return the policies that the options give; None if they give none."""
     if config is not None:
         if options.has_rules or options.has_selection:
@@ -136,7 +137,7 @@ def _policies(config: Path | None, options: _PolicyOptions, kind: str | None) ->
     return None
 
 
-def _check_threads_exist(keep: threadkeep.Keep, ids: Iterable[str], kind: str | None) -> None:
+def _check_threads_exist(keep: threadkeep.Keep, ids: Iterable[str], kind: KindName | None) -> None:
     """Raise Missing if a thread does not exist, before any other is pruned."""
     for id in ids:
         if keep.thread(id, kind=kind) is None:
@@ -147,7 +148,7 @@ def _prune(
     keep: threadkeep.Keep,
     ids: list[str],
     policies: list[Policy] | None,
-    kind: str | None,
+    kind: KindName | None,
     *,
     dry_run: bool,
     force: bool,

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import threadkeep
+from threadkeep import urls
 from threadkeep.jobs.policies import TABLE
+from threadkeep.urls import SQLITE
 
 FILE = "threadkeep.toml"
 _PROJECT = "pyproject.toml"
-SQLITE = "sqlite:///"
 _NO_KEYS = "none"
 KEYS: Mapping[str, tuple[type, ...]] = {"url": (str,), "tenant": (str,), "keys": (str,), "timeout": (int, float)}
 
@@ -113,7 +114,7 @@ def as_url(url: str | None) -> str:
     """Return a URL unchanged, and the path of an SQLite file as a URL."""
     if not url:
         raise ValueError(f"no storage given: pass --url, set THREADKEEP_URL, or name the url in a {FILE}")
-    return url if "://" in url else SQLITE + url
+    return str(urls.as_url(url))
 
 
 def keys_file(given: str | None, found: Settings | None) -> str | None:

@@ -21,11 +21,14 @@ from threadkeep.cli.options import (
     Json,
     Kind,
     KindFilter,
+    KindName,
     LatestCheckpoint,
     Match,
     Metadata,
     Namespace,
+    OrderName,
     Prefix,
+    StatusName,
     Tenant,
     Thread,
     Url,
@@ -83,10 +86,11 @@ def threads(
     ] = None,
     prefix: Prefix = "",
     order: Annotated[
-        str, typer.Option("--order", metavar="ORDER", help="Sort by updated, created, bytes or id.")
+        OrderName, typer.Option("--order", metavar="ORDER", help="Sort by updated, created, bytes or id.")
     ] = "updated",
     status: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads.")
+        StatusName | None,
+        typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads."),
     ] = None,
     metadata: Metadata = None,
     match: Match = "latest",
@@ -100,7 +104,7 @@ def threads(
         str | None, typer.Option("--after", metavar="ID", help="Print the page after this thread.")
     ] = None,
     after_kind: Annotated[
-        str | None,
+        KindName | None,
         typer.Option(
             "--after-kind", metavar="KIND", help="Kind of that thread. Only needed if both kinds have its id."
         ),
@@ -154,14 +158,14 @@ def _all_threads(
         after = page[-1]
 
 
-def _thread(keep: threadkeep.Keep, id: str, kind: str | None) -> threadkeep.ThreadInfo:
+def _thread(keep: threadkeep.Keep, id: str, kind: KindName | None) -> threadkeep.ThreadInfo:
     found = keep.thread(id, kind=kind)
     if found is None:
         raise Missing(f"--after: thread {id!r} not found")
     return found
 
 
-def _next_page(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | None) -> str:
+def _next_page(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: KindName | None) -> str:
     """Return the options for the next page, quoted for a shell."""
     kinds = [each for each in (GRAPH, CUBE) if keep.thread(last.id, kind=each) is not None]
     options = f"--after {quote(last.id)}"
@@ -400,7 +404,7 @@ def diff(
     return NEGATIVE if exit_code and (found.channels or not found.is_complete) else 0
 
 
-def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: str | None) -> threadkeep.Diff:
+def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: KindName | None) -> threadkeep.Diff:
     one, other = keep.find(a, kind=kind), keep.find(b, kind=kind)
     if one.ns != other.ns and (one.thread, one.kind) == (other.thread, other.kind):
         raise ValueError(

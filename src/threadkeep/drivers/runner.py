@@ -430,6 +430,11 @@ class Runner:
         threading.Thread(target=lambda: deliver(try_call(self.close)), name="threadkeep-close").start()
         await future
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def check_open(self) -> None:
         """Raise Closed if it is closed."""
         if self._closed:

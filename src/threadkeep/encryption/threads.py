@@ -44,7 +44,7 @@ from threadkeep.engine.health.requests import (
     ThreadEntry,
     UnreadableRow,
 )
-from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.identity import Kind, ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import ENCRYPTION_BYTES, PREFIX_LENGTH, SHARED, ItemId, ItemRange
 from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.requests import (
@@ -313,7 +313,7 @@ class ThreadTranslation:
             tags=tuple(tenant.hide_bytes(TAG, tag) for tag in request.tags),
         )
 
-    def _stored_id(self, kind: str, id: str) -> str:
+    def _stored_id(self, kind: Kind, id: str) -> str:
         return self.stored_key(ThreadKey(self._tenant.tenant, kind, id)).id
 
     def _scan_in_order(self, hidden: ScanCheckpoints, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
@@ -596,7 +596,7 @@ class ThreadTranslation:
         self._replace(whole, key)
         return True
 
-    def seal_again(self, before: ThreadTranslation, id: str, kind: str) -> bool:
+    def seal_again(self, before: ThreadTranslation, id: str, kind: Kind) -> bool:
         """Encrypt a stored thread with these keys instead of those before. Return whether it needed that.
 
         `id` is the one that it is stored by. Conflict if it changes meanwhile.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
-GRAPH = "graph"
-CUBE = "cube"
+Kind: TypeAlias = Literal["graph", "cube"]
+GRAPH: Final = "graph"
+CUBE: Final = "cube"
+KINDS: tuple[Kind, ...] = get_args(Kind)
 UNFINISHED = "\0moving\0"
 """Prefix of the tenant of threads that are built only to be merged into others, or to replace them. No Keep has such a
 tenant."""
@@ -30,7 +32,7 @@ class ThreadKey(NamedTuple):
     """Identifies a thread. The same id under another tenant or kind is another thread."""
 
     tenant: str
-    kind: str
+    kind: Kind
     id: str
 
 
@@ -56,11 +58,11 @@ def as_optional_id(value: Any, what: str) -> str | None:
     return None if value is None else as_id(value, what)
 
 
-def as_kind(value: Any) -> str | None:
+def as_kind(value: Any) -> Kind | None:
     """Return a kind of thread, or None, which means both kinds. ValueError for anything else."""
     if value not in (None, GRAPH, CUBE):
         raise ValueError(f"kind must be {GRAPH!r} or {CUBE!r}, not {value!r}")
-    kind: str | None = value
+    kind: Kind | None = value
     return kind
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -213,7 +213,7 @@ class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    kind: str
+    kind: Kind
     limit: int
     thread: str | None = None
     ns: str | None = None
@@ -255,7 +255,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     limit: int
     after: tuple[Any, Any, Any] | None = None
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
     status: str | None = None
     tags: tuple[bytes, ...] = ()
     any_checkpoint: bool = False
@@ -267,7 +267,7 @@ class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
 
     access: ClassVar[Access] = READ
     tenant: str
-    kind: str
+    kind: Kind
     runs: tuple[str, ...]
 
 

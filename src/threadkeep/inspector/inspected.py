@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 from threadkeep import Keep
-from threadkeep.engine.identity import GRAPH
+from threadkeep.engine.identity import GRAPH, Kind
+from threadkeep.errors import without_passwords
 from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.query import Query, json_or_text
 from threadkeep.inspector.redaction import Redaction
@@ -43,16 +43,16 @@ class Inspected:
     @property
     def name(self) -> str:
         """The storage for people: its URL without the password."""
-        return "threadkeep" if self.url is None else without_password(self.url)
+        return "threadkeep" if self.url is None else without_passwords(self.url)
 
     async def place(self, query: Query) -> Place:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
-        place = Place(query.required("thread"), query.optional("kind"), query.text("ns"), query.id("id"))
+        place = Place(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
         if self.foreign is not None:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
 
-    async def _kind(self, thread: str) -> str | None:
+    async def _kind(self, thread: str) -> Kind | None:
         """The kind of a thread, so that links name it; None if it does not exist."""
         found = await self.keep.athread(thread)
         return found.kind if found is not None else None
@@ -79,7 +79,7 @@ class Place(NamedTuple):
     """A thread, or a checkpoint in it; without `id` the latest."""
 
     thread: str
-    kind: str | None
+    kind: Kind | None
     ns: str = ""
     id: str | None = None
 
@@ -119,12 +119,3 @@ def _flags(name: str, value: Any) -> list[str]:
 def _argument(value: Any) -> str:
     """A value of metadata as the command reads it: JSON, or a text that is not."""
     return value if isinstance(value, str) and isinstance(json_or_text(value), str) else json.dumps(value)
-
-
-def without_password(url: str) -> str:
-    """Return a URL without the password in it."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from threadkeep.engine.identity import Kind, as_kind
+
 MAX_NUMBER = 10**9
 
 
@@ -25,6 +27,10 @@ class Query(NamedTuple):
     def id(self, name: str) -> str | None:
         """Return an id, exactly as it is given; None if it is missing or empty."""
         return self.text(name) or None
+
+    def kind(self, name: str = "kind") -> Kind | None:
+        """Return a kind of threads; None if it is missing or empty."""
+        return as_kind(self.optional(name))
 
     def required(self, name: str) -> str:
         """Return a text that must be there."""

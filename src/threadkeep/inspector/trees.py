@@ -9,6 +9,7 @@ from typing import NamedTuple
 from threadkeep import Keep, ThreadInfo
 from threadkeep.engine.history.lanes import LaneStep, lane_steps
 from threadkeep.engine.history.show import Tree, short_ids
+from threadkeep.engine.identity import Kind
 from threadkeep.errors import Missing
 
 _MOST = 4
@@ -33,7 +34,7 @@ class Trees:
         self._keep = keep
         self._found: OrderedDict[tuple[str, str], DrawnTree] = OrderedDict()
 
-    async def read(self, thread: str, kind: str | None) -> DrawnTree:
+    async def read(self, thread: str, kind: Kind | None) -> DrawnTree:
         """Return the tree of a thread. Missing if it does not exist. Three round trips more if it was not read yet."""
         info = await self._keep.athread(thread, kind=kind, titles=False)
         if info is None:

@@ -18,10 +18,10 @@ from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.checkpoint_sizes import measure_checkpoint
 from threadkeep.engine.history.flow import Flow
 from threadkeep.engine.history.sizes import Sizes, Stats
-from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import Kind, ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import LATEST, Match, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.catalogue import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
@@ -38,7 +38,7 @@ async def trace(
     checkpoint_id: str | None = None,
     *,
     ns: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     values: bool = False,
 ) -> list[TracedWrite]:
     """Return the writes on a checkpoint (the latest by default), ordered by time, path, task and idx.
@@ -52,7 +52,7 @@ async def trace(
     return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, namespace, values=values)
 
 
-async def flow(session: Session, thread_id: str, *, kind: str | None = None) -> Flow:
+async def flow(session: Session, thread_id: str, *, kind: Kind | None = None) -> Flow:
     """Return the data flow of a thread: its nodes and channels, and who wrote, triggered or sent what, and when.
 
     All checkpoints and branches count, and all calls of a subgraph together. `Flow.text` and `Flow.mermaid` draw it. In
@@ -70,9 +70,9 @@ def activity(
     until: When | None = None,
     prefix: str = "",
     ns: str | None = None,
-    kind: str | None = None,
+    kind: Kind | None = None,
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
+    match: Match = LATEST,
     on_progress: OnProgress | None = None,
 ) -> Work[Activity]:
     """Return the number and size of writes by node and channel, over all matching threads.
@@ -120,7 +120,7 @@ def sizes(
     *,
     thread_id: str | None = None,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     limit: int = 20,
     checkpoint_id: str | None = None,
     ns: str = "",
@@ -146,7 +146,7 @@ def sizes(
     return _sizes_of_one(session, totals, as_id(thread_id, "thread_id"), kind, (ref, namespace))
 
 
-def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str, kind: Kind | None) -> Work[Sizes]:
     skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
@@ -161,7 +161,7 @@ def _sizes_of_one(
     session: Session,
     totals: engine_sizes.SizeTotals,
     id: str,
-    kind: str | None,
+    kind: Kind | None,
     checkpoint: tuple[str | None, str],
 ) -> Work[Sizes]:
     key = yield from read(lambda: thread_key(session, id, kind))

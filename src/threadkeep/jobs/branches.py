@@ -7,7 +7,7 @@ from functools import partial
 from threadkeep.clock import nonce
 from threadkeep.engine.history import branches as engine_branches
 from threadkeep.engine.history.branches import BranchComparison, BranchInfo
-from threadkeep.engine.identity import as_id
+from threadkeep.engine.identity import Kind, as_id
 from threadkeep.engine.threads import tags
 from threadkeep.engine.threads.branch_removal import DeletedBranch
 from threadkeep.engine.threads.branch_removal import delete_branch as remove_branch
@@ -20,7 +20,7 @@ from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 
 
-def branches(session: Session, thread_id: str, *, ns: str = "", kind: str | None = None) -> Work[list[BranchInfo]]:
+def branches(session: Session, thread_id: str, *, ns: str = "", kind: Kind | None = None) -> Work[list[BranchInfo]]:
     """Return the branches of a thread, that with the newest head first: one for each checkpoint without a child.
 
     They come from rollbacks, forks, replays and `update_state` on earlier checkpoints. `ns` is the namespace of a
@@ -34,7 +34,7 @@ def branches(session: Session, thread_id: str, *, ns: str = "", kind: str | None
 
 
 def name_branch(
-    session: Session, thread_id: str, branch: str, name: str | None, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, branch: str, name: str | None, *, ns: str = "", kind: Kind | None = None
 ) -> Work[BranchInfo]:
     """Name a branch, or remove its name with None. Return the branch.
 
@@ -66,7 +66,7 @@ def name_branch(
 
 
 def compare_branches(
-    session: Session, thread_id: str, a: str, b: str, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, a: str, b: str, *, ns: str = "", kind: Kind | None = None
 ) -> Work[BranchComparison]:
     """Return where two branches part, the checkpoints that only one of them has, and the difference of their states.
 
@@ -79,7 +79,7 @@ def compare_branches(
 
 
 def switch_branch(
-    session: Session, thread_id: str, branch: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
+    session: Session, thread_id: str, branch: str, *, ns: str = "", kind: Kind | None = None, dry_run: bool = False
 ) -> Work[Branch]:
     """Make a branch the latest: add one checkpoint with the state of its head, as `rollback` does. Nothing is removed.
 
@@ -102,7 +102,7 @@ def delete_branch(
     branch: str,
     *,
     ns: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     dry_run: bool = False,
     force: bool = False,
 ) -> Work[DeletedBranch]:

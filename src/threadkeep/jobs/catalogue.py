@@ -11,20 +11,31 @@ from typing import Any
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.identity import GRAPH, Kind, ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.log.records import Status
 from threadkeep.engine.threads import catalogue, description, prune
 from threadkeep.engine.threads import copy as engine_copy
-from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.catalogue import Order, ThreadInfo
 from threadkeep.engine.threads.description import Description
 from threadkeep.engine.threads.matching import MatchedThread
-from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import ANY, LATEST, Match, as_filter, as_match
 from threadkeep.errors import Corrupt, Leased
 from threadkeep.jobs.leases import check_lease
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 _damage_logger = logging.getLogger("threadkeep.damage")
+
+
+class ThreadList(list[ThreadInfo]):
+    """A list of threads, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from threadkeep.engine.history.notebook import threads_html  # noqa: PLC0415 - on use
+
+        return threads_html(self)
 
 
 async def threads(
@@ -34,10 +45,10 @@ async def threads(
     after: str | ThreadInfo | None = None,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
-    status: str | None = None,
-    order: str = "updated",
-    kind: str | None = None,
+    match: Match = LATEST,
+    status: Status | None = None,
+    order: Order = "updated",
+    kind: Kind | None = None,
     contains: str = "",
     labels: Iterable[str] | None = None,
     archived: bool | None = None,
@@ -75,11 +86,11 @@ async def threads(
         query, metadata_filter, last_id, as_id(contains, "contains"), described, as_columns(columns)
     )
     _warn(found.damaged)
-    return await _with_titles(session, found.threads) if titles else found.threads
+    return ThreadList(await _with_titles(session, found.threads) if titles else found.threads)
 
 
 async def thread(
-    session: Session, thread_id: str, *, kind: str | None = None, titles: bool = True
+    session: Session, thread_id: str, *, kind: Kind | None = None, titles: bool = True
 ) -> ThreadInfo | None:
     """Return one thread, or None if it does not exist.
 
@@ -107,7 +118,7 @@ def describe(
     add_labels: Iterable[str] = (),
     remove_labels: Iterable[str] = (),
     archived: bool | EllipsisType = ...,
-    kind: str | None = None,
+    kind: Kind | None = None,
 ) -> Work[ThreadInfo]:
     """Set the title and the labels of a thread, and whether it is archived. Return the thread.
 
@@ -160,6 +171,8 @@ class DeleteResult:
     skipped: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 def delete(
     session: Session,
@@ -167,8 +180,8 @@ def delete(
     *,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = ANY,
-    kind: str | None = None,
+    match: Match = ANY,
+    kind: Kind | None = None,
     dry_run: bool = False,
     force: bool = False,
     on_progress: OnProgress | None = None,
@@ -195,7 +208,7 @@ def delete(
 
 
 def _delete_one(
-    session: Session, thread_id: str, kind: str | None, *, dry_run: bool, force: bool
+    session: Session, thread_id: str, kind: Kind | None, *, dry_run: bool, force: bool
 ) -> Work[bool | DeleteResult]:
     try:
         key = yield from _find(session, thread_id, kind)
@@ -244,7 +257,7 @@ def delete_matched(
 
 
 def copy(
-    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None, salvage: bool = False
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: Kind | None = None, salvage: bool = False
 ) -> Work[bool]:
     """Copy a thread with all its checkpoints. Return whether the source existed. The copy is independent of it.
 
@@ -261,7 +274,7 @@ def copy(
 
 
 def copy_thread(
-    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None, salvage: bool
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: Kind | None, salvage: bool
 ) -> Work[tuple[str, ...] | None]:
     """Copy a thread as `copy` does. Return what is damaged and left out; None if the source does not exist."""
     target_id = as_id(target_thread_id, "target_thread_id")
@@ -274,12 +287,12 @@ def copy_thread(
     )
 
 
-def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
+def _find(session: Session, thread_id: str, kind: Kind | None) -> Work[ThreadKey | None]:
     id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
     return read(lambda: catalogue.find_key(session.tenant, id, thread_kind))
 
 
-async def thread_key(session: Session, thread_id: str, kind: str | None) -> ThreadKey:
+async def thread_key(session: Session, thread_id: str, kind: Kind | None) -> ThreadKey:
     """Return the key of a thread that exists.
 
     Raise Missing if it does not, ValueError if there is a thread of each kind with this id and `kind` is None.

@@ -14,6 +14,7 @@ from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Plan, Request, send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 
@@ -33,6 +34,8 @@ class CompactResult:
     bytes_after: int
     skipped: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+
+    __repr__ = short_repr
 
 
 def compact(session: Session, *, on_progress: OnProgress | None = None) -> Work[CompactResult]:

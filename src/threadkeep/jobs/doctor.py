@@ -13,6 +13,7 @@ from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import ThreadkeepError, WrongKey
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.version import VERSION
 
 OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"
@@ -31,6 +32,8 @@ class Finding:
     value: str
     verdict: str = OK
     advice: str = ""
+
+    __repr__ = short_repr
 
 
 async def doctor(session: Session) -> list[Finding]:

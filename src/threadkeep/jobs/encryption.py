@@ -21,6 +21,7 @@ from threadkeep.errors import Conflict
 from threadkeep.jobs.tenants import drop_cache, rows_of_others
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Blocking, OnProgress, Progress, Work, change, with_progress
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class EncryptResult:
     memories: int
     remains: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class RotateResult:
@@ -58,6 +61,8 @@ class RotateResult:
     partitions: int
     primary: str
     remains: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def encrypt(session: Session, *, on_progress: OnProgress | None = None) -> Work[EncryptResult]:

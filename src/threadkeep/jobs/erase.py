@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 from threadkeep.clock import now_us
 from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMemories, InspectThread, StoredMemory
-from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.matching import MatchedThread
-from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
+from threadkeep.engine.threads.metadata import ANY, Match, as_filter, as_match
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.catalogue import delete_matched
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Work, change, read, with_progress
 
 _PAGE = 1000
@@ -35,6 +36,8 @@ class ErasedNamespace:
 
     namespace: tuple[str, ...]
     memories: int
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class EraseReceipt:
     missing: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
     @property
     def ok(self) -> bool:
         """Whether everything that matches was erased, from the files too as far as the storage can tell."""
@@ -73,9 +78,9 @@ def erase(
     thread_id: str | Sequence[str] | None = None,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = ANY,
+    match: Match = ANY,
     partly: bool = True,
-    kind: str | None = None,
+    kind: Kind | None = None,
     namespace: Sequence[str] | Sequence[Sequence[str]] | None = None,
     dry_run: bool = False,
     force: bool = False,
@@ -117,7 +122,7 @@ def _as_namespaces(given: Any) -> list[Namespace]:
 
 
 def _select(
-    session: Session, ids: list[str], prefix: str, wanted: Mapping[str, Any], match: str, kind: str | None
+    session: Session, ids: list[str], prefix: str, wanted: Mapping[str, Any], match: Match, kind: Kind | None
 ) -> Work[tuple[MatchedThreads, list[str]]]:
     found, missing = MatchedThreads([], []), list[str]()
     for id in ids:
@@ -132,7 +137,7 @@ def _select(
     return found, missing
 
 
-def _find(session: Session, id: str, kinds: Iterable[str]) -> Work[list[MatchedThread]]:
+def _find(session: Session, id: str, kinds: Iterable[Kind]) -> Work[list[MatchedThread]]:
     found = []
     for kind in kinds:
         try:
@@ -145,7 +150,7 @@ def _find(session: Session, id: str, kinds: Iterable[str]) -> Work[list[MatchedT
     return found
 
 
-def _find_damaged(session: Session, id: str, kind: str) -> Work[list[MatchedThread]]:
+def _find_damaged(session: Session, id: str, kind: Kind) -> Work[list[MatchedThread]]:
     """Find a thread whose row is damaged. Its checkpoints are counted, since the row's numbers may be wrong."""
     stored = yield from read(partial(send, InspectThread(session.key(kind, id))))
     visible = sum(not row.hidden for row in stored.checkpoints)

@@ -10,13 +10,13 @@ from threadkeep.engine.history.blame import Blame
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.diff import CheckpointRef, Diff
 from threadkeep.engine.history.show import CheckpointView, Tree
-from threadkeep.engine.identity import as_count, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import Kind, as_count, as_id, as_kind, as_optional_id
 from threadkeep.jobs.catalogue import thread_key
 from threadkeep.session import Session
 
 
 async def log(
-    session: Session, thread_id: str, *, ns: str | None = None, limit: int | None = None, kind: str | None = None
+    session: Session, thread_id: str, *, ns: str | None = None, limit: int | None = None, kind: Kind | None = None
 ) -> list[CheckpointInfo]:
     """Return the checkpoints of a thread, newest first, in one namespace or in all. Hidden ones are left out.
 
@@ -29,7 +29,7 @@ async def log(
 
 
 async def show(
-    session: Session, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: Kind | None = None
 ) -> CheckpointView:
     """Return a checkpoint (the latest by default) and its state as plain data. No application class is needed.
 
@@ -41,7 +41,7 @@ async def show(
     return await engine_show.show(session.heads, await thread_key(session, thread_id, kind), ref, namespace)
 
 
-async def tree(session: Session, thread_id: str, *, kind: str | None = None) -> Tree:
+async def tree(session: Session, thread_id: str, *, kind: Kind | None = None) -> Tree:
     """Return the checkpoints of a thread, newest first, with the parent and the children of each.
 
     A damaged checkpoint is part of it, with the parent that its row names. Raise Missing if the thread does not exist.
@@ -50,7 +50,7 @@ async def tree(session: Session, thread_id: str, *, kind: str | None = None) -> 
     return await engine_show.tree(session.heads, await thread_key(session, thread_id, kind))
 
 
-async def find(session: Session, ref: str, *, kind: str | None = None) -> CheckpointInfo:
+async def find(session: Session, ref: str, *, kind: Kind | None = None) -> CheckpointInfo:
     """Return the checkpoint that `ref` names: THREAD (its latest), THREAD@CHECKPOINT, or a whole id in any thread.
 
     CHECKPOINT is given as for `show`. It is looked up in the root namespace, or in the only other one that has it.
@@ -67,9 +67,9 @@ async def diff(
     *,
     ns: str = "",
     other_thread: str | None = None,
-    kind: str | None = None,
+    kind: Kind | None = None,
     other_ns: str | None = None,
-    other_kind: str | None = None,
+    other_kind: Kind | None = None,
 ) -> Diff:
     """Return what checkpoint `b` (the latest by default) changed compared with `a`. Both are given as for `show`.
 
@@ -100,7 +100,7 @@ async def blame(
     *,
     checkpoint_id: str | None = None,
     ns: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
 ) -> Blame:
     """Return the checkpoint, task and write that first set the value at `path` in a checkpoint (the latest by default).
 

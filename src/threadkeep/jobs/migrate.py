@@ -7,6 +7,7 @@ from functools import partial
 
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Work, read
 
 
@@ -22,6 +23,8 @@ class MigrateResult:
     current: int
     needed: bool
     migrated: bool
+
+    __repr__ = short_repr
 
 
 def migrate(session: Session, *, dry_run: bool = False) -> Work[MigrateResult]:

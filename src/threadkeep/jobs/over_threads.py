@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.engine.health.requests import ListStoredThreads, ThreadEntry
+from threadkeep.engine.identity import Kind
+from threadkeep.engine.log.records import Status
 from threadkeep.engine.requests import ListedThread
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.matching import MatchedThread, match_thread
-from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter
+from threadkeep.engine.threads.metadata import ANY, LATEST, Match, as_filter
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import Plan, Request
 from threadkeep.work import Progress, Work, read
@@ -26,11 +28,11 @@ _PAGE, _MATCHED_PAGE, _STORED_PAGE = 2048, 500, 5_000
 def over_threads(
     tenant: str,
     prefix: str,
-    kind: str | None,
+    kind: Kind | None,
     metadata: Mapping[str, Any],
     visit: Callable[[ThreadInfo], Work[None]],
-    match: str = LATEST,
-    status: str | None = None,
+    match: Match = LATEST,
+    status: Status | None = None,
 ) -> Work[None]:
     """Visit the matching threads in the order of their ids. One round trip for each 2,048; more with `metadata`."""
     done, last = 0, None
@@ -67,9 +69,9 @@ def match_threads(
     tenant: str,
     *,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     metadata: Mapping[str, Any] | None = None,
-    match: str = ANY,
+    match: Match = ANY,
 ) -> Work[MatchedThreads]:
     """List the threads whose id starts with `prefix` and whose metadata matches, in the order of their ids.
 
@@ -93,7 +95,7 @@ def match_threads(
 
 
 async def page_of_threads(
-    tenant: str, prefix: str, kind: str | None, metadata: Mapping[str, Any], match: str, last: ListedThread | None
+    tenant: str, prefix: str, kind: Kind | None, metadata: Mapping[str, Any], match: str, last: ListedThread | None
 ) -> tuple[ListedThread, ...]:
     """Return one page of threads by id, after `last`. Those that the index says do not match are left out."""
     return await catalogue.query(
@@ -124,7 +126,7 @@ def read_thread(
 
 
 def list_stored_threads(
-    tenant: str, prefix: str, kind: str | None, ask: Callable[[Request[Any]], Work[Any]]
+    tenant: str, prefix: str, kind: Kind | None, ask: Callable[[Request[Any]], Work[Any]]
 ) -> Work[list[ThreadEntry]]:
     """List the threads, including those whose row cannot be read. One round trip for each 5,000.
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.commit import TRIES
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_id, as_kind
 from threadkeep.engine.requests import ListedThread
 from threadkeep.engine.threads import catalogue, retention
 from threadkeep.engine.threads import prune as engine_prune
@@ -35,7 +35,7 @@ def prune(
     policy: Retention = None,
     dry_run: bool = False,
     force: bool = False,
-    kind: str | None = None,
+    kind: Kind | None = None,
     on_progress: OnProgress | None = None,
 ) -> Work[PruneResult]:
     """Remove checkpoints that a policy does not keep, in one thread or in all. Return what was removed.
@@ -55,7 +55,7 @@ def prune(
 
 
 def _prune(
-    session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool, force: bool
+    session: Session, id: str | None, policy: Retention, kind: Kind | None, *, dry_run: bool, force: bool
 ) -> Work[PruneResult]:
     given = (yield Blocking(lambda: policies(policy, "policy"))) if policy is not None else None  # may read a file
     if id is None:
@@ -64,7 +64,7 @@ def _prune(
 
 
 def prune_threads(
-    session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool, force: bool = False
+    session: Session, policies: Sequence[Policy], *, kind: Kind | None, dry_run: bool, force: bool = False
 ) -> Work[PruneResult]:
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
@@ -98,7 +98,7 @@ def prune_threads(
 
 
 def prune_thread(
-    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool, force: bool
+    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: Kind | None, dry_run: bool, force: bool
 ) -> Work[PruneResult]:
     """Prune one thread by these policies; with None, keep only the latest checkpoint of each namespace."""
     key = yield from read(lambda: catalogue.find_key(session.tenant, id, kind))
@@ -142,7 +142,7 @@ def _prune_one(
 
 
 def _page(
-    tenant: str, policies: Sequence[Policy], kind: str | None, last: ListedThread | None
+    tenant: str, policies: Sequence[Policy], kind: Kind | None, last: ListedThread | None
 ) -> Plan[tuple[ListedThread, ...]]:
     """Return one page of threads by id; if there is only one policy, only threads that it may apply to."""
     only = policies[0] if len(policies) == 1 else Policy()

@@ -9,7 +9,7 @@ from threadkeep.engine.health.rebuild import Replay
 from threadkeep.engine.health.repair import RepairOptions, RepairResult
 from threadkeep.engine.health.repair import repair as rebuild_or_discard
 from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import CUBE, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import CUBE, Kind, as_id, as_kind, as_optional_id
 from threadkeep.engine.threads.rollback import BranchStamp
 from threadkeep.work import Work, change, read
 
@@ -26,7 +26,7 @@ def repair(
     graph: Any = None,
     discard: bool = False,
     dry_run: bool = False,
-    kind: str | None = None,
+    kind: Kind | None = None,
 ) -> Work[RepairResult]:
     """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
 

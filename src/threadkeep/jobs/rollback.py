@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threadkeep.clock import nonce, now_us
 from threadkeep.engine.cube import rollback as cube_rollback
-from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_optional_id
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey, as_id, as_optional_id
 from threadkeep.engine.threads import rollback as engine_rollback
 from threadkeep.engine.threads import tags
 from threadkeep.engine.threads.rollback import Branch, BranchStamp
@@ -20,7 +20,7 @@ def rollback(
     checkpoint_id: str,
     *,
     ns: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     dry_run: bool = False,
 ) -> Work[Branch]:
     """Go back to a checkpoint: add a branch with its state, which becomes the latest. Nothing is removed.
@@ -47,7 +47,7 @@ def fork(
     *,
     to: str | None = None,
     ns: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
 ) -> Work[Branch]:
     """Add a branch from a checkpoint (the latest by default), or start the new thread `to` from it.
 
@@ -68,7 +68,7 @@ def fork(
 
 
 def tag(
-    session: Session, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: Kind | None = None
 ) -> Work[str]:
     """Tag a checkpoint (metadata `tag`) so that policies keep it; None removes the tag. Return the checkpoint's id.
 
@@ -81,7 +81,7 @@ def tag(
     return (yield from change(key, lambda: tags.tag(session.heads, key, ref, namespace, name, nonce())))
 
 
-def find_thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
+def find_thread(session: Session, thread_id: str, ns: str, kind: Kind | None) -> Work[ThreadKey]:
     """Return the key of a thread. Raise ValueError for a namespace in a CubeLoop thread."""
     key = yield from read(lambda: thread_key(session, thread_id, kind))
     if key.kind == CUBE and ns:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from threadkeep.clock import now_ms
-from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.search.documents import ThreadDocuments, as_role, thread_documents, unsaid
 from threadkeep.engine.search.hits import Condition, Ranked, SearchResult, best, first, hit
 from threadkeep.engine.search.query import Query, parse_query
@@ -27,12 +27,13 @@ from threadkeep.engine.search.requests import (
     SearchIndex,
 )
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import LATEST, Match, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.jobs.over_threads import over_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 _PAGE = 1000
@@ -55,6 +56,8 @@ class SearchIndexResult:
     documents: int
     skipped: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 def search(
     session: Session,
@@ -62,9 +65,9 @@ def search(
     *,
     limit: int = 20,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
+    match: Match = LATEST,
     role: str | None = None,
     since: When | None = None,
     until: When | None = None,
@@ -137,7 +140,7 @@ class _Wanted:
     query: Query
     condition: Condition
     metadata: Mapping[str, Any]
-    match: str
+    match: Match
     limit: int
     scan_limit: int | None
 

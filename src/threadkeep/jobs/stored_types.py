@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.health.stored_types import StoredAt, ThreadTypes, types_of_thread
 from threadkeep.engine.health.verify import stored_thread_key
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_id, as_kind
 from threadkeep.engine.log.msgpack import OPAQUE
 from threadkeep.engine.log.type_gate import (
     ALLOWED,
@@ -29,6 +29,7 @@ from threadkeep.engine.log.type_names import StoredClass
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Request, send
+from threadkeep.short_repr import short_repr
 from threadkeep.work import OnProgress, Progress, Work, read, with_progress
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class StoredType:
     status: str
     loads: bool | None
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     checkpoint: str
     channel: str
     task: str | None
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,15 @@ class StoredTypes:
     damaged: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 def types(
     keep: Keep,
     thread_id: str | None = None,
     *,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     on_progress: OnProgress | None = None,
 ) -> Work[StoredTypes]:
     """List the classes that values and writes are stored as, and which of them would not be rebuilt today.
@@ -99,7 +104,7 @@ def types(
     return with_progress(_types(keep, id, prefix, kind), on_progress)
 
 
-def _types(keep: Keep, id: str | None, prefix: str, kind: str | None) -> Work[StoredTypes]:
+def _types(keep: Keep, id: str | None, prefix: str, kind: Kind | None) -> Work[StoredTypes]:
     tenant, totals = keep._session.tenant, _Totals()  # noqa: SLF001 - the same package
     if id is not None:
         key = yield from read(lambda: stored_thread_key(tenant, id, kind))

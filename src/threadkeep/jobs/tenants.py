@@ -27,6 +27,7 @@ from threadkeep.engine.tenants.requests import (
 from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.plan import Request, drive
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.tenants.reservation import record_of
 from threadkeep.tenants.usage import Usage, measure
 from threadkeep.work import Blocking, OnProgress, Progress, Work, with_progress
@@ -49,6 +50,8 @@ class TenantInfo:
     bytes: int
     quota_bytes: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedTenant:
@@ -57,6 +60,8 @@ class DroppedTenant:
     name: str
     threads: int
     memories: int
+
+    __repr__ = short_repr
 
 
 def tenants(session: Session, *, on_progress: OnProgress | None = None) -> Work[list[TenantInfo]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.engine.identity import Kind
 from threadkeep.transfer.import_from import import_from as import_from_source
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.portable.export import Export, ExportResult
@@ -52,7 +53,7 @@ def export(
     *,
     thread_id: str | Sequence[str] | None = None,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     memories: bool | None = None,
     redact: bool = False,
     salvage: bool = False,
@@ -88,7 +89,7 @@ def import_portable(
     *,
     thread_id: str | Sequence[str] | None = None,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     memories: bool | None = None,
     partial: bool = False,
     verify: bool = True,

@@ -11,10 +11,10 @@ from threadkeep.clock import now_ms
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.token_counts import METADATA, MODEL, NODE, THREAD, Prices, TokenTotals, TokenUsage
 from threadkeep.engine.history.token_usage import ThreadUsage, UsageQuery, thread_usage
-from threadkeep.engine.identity import ThreadKey, as_id, as_ids, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_id, as_ids, as_kind
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import LATEST, Match, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.errors import Missing
 from threadkeep.jobs.over_threads import over_threads, read_thread
@@ -31,8 +31,8 @@ def usage(
     *,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
-    kind: str | None = None,
+    match: Match = LATEST,
+    kind: Kind | None = None,
     since: When | None = None,
     until: When | None = None,
     by: str | Iterable[str] = THREAD,
@@ -115,7 +115,7 @@ def _as_groups(by: Any) -> tuple[str, ...]:
     return groups
 
 
-def _over_named(session: Session, ids: list[str], kind: str | None, visit: _Visit) -> Work[None]:
+def _over_named(session: Session, ids: list[str], kind: Kind | None, visit: _Visit) -> Work[None]:
     for done, id in enumerate(ids, start=1):
         info = yield from read(partial(catalogue.get_thread, session.tenant, id, kind))
         if info is None:

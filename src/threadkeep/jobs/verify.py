@@ -17,7 +17,7 @@ from threadkeep.engine.health.verify import (
     verify_thread,
 )
 from threadkeep.engine.health.verify_search import page_problems, search_problem, verify_indexed_thread
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_id, as_kind
 from threadkeep.engine.search.requests import InspectSearchIndex
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import list_stored_threads
@@ -37,7 +37,7 @@ def verify(
     thread_id: str | None = None,
     *,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     on_progress: OnProgress | None = None,
 ) -> Work[VerifyResult]:
     """Check every checksum, reference, parent, value and count, in one thread, in some, or in everything stored.
@@ -78,7 +78,7 @@ class _Report:
         return VerifyResult(threads, checkpoints, writes, items, self.memories, size, self.problems)
 
 
-def _verify_one(session: Session, id: str, kind: str | None) -> Work[VerifyResult]:
+def _verify_one(session: Session, id: str, kind: Kind | None) -> Work[VerifyResult]:
     key = yield from read(lambda: engine_verify.stored_thread_key(session.tenant, id, kind))
     report = _Report()
     yield Progress(0, 1, key.id)
@@ -86,7 +86,7 @@ def _verify_one(session: Session, id: str, kind: str | None) -> Work[VerifyResul
     return report.result()
 
 
-def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[VerifyResult]:
+def _verify_all(session: Session, prefix: str, kind: Kind | None) -> Work[VerifyResult]:
     """Check all matching threads; also the memories and the storage, unless threads were selected."""
     report = _Report()
     everything = not prefix and kind is None
@@ -105,7 +105,7 @@ def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[VerifyR
     return report.result()
 
 
-def _check_threads(tenant: str, prefix: str, kind: str | None, report: _Report) -> Work[None]:
+def _check_threads(tenant: str, prefix: str, kind: Kind | None, report: _Report) -> Work[None]:
     stored = yield from list_stored_threads(tenant, prefix, kind, report.ask)
     for done, thread in enumerate(stored):
         yield Progress(done, len(stored), thread.id)

@@ -10,10 +10,10 @@ from typing import Any
 from threadkeep.clock import now_ms
 from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.waiting import WaitingThread, open_questions
-from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
+from threadkeep.engine.identity import Kind, ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.tenants.requests import refuse_encrypted_tenant
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
+from threadkeep.engine.threads.metadata import LATEST, Match, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.over_threads import over_threads, read_thread
 from threadkeep.session import Session
@@ -29,8 +29,8 @@ def waiting(
     *,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
-    match: str = LATEST,
-    kind: str | None = None,
+    match: Match = LATEST,
+    kind: Kind | None = None,
     before: When | None = None,
     limit: int | None = None,
     paused: bool = True,

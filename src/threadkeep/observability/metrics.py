@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.short_repr import short_repr
+
 if TYPE_CHECKING:
     from threadkeep.session import Session
 
@@ -27,6 +29,8 @@ class VerbMetrics:
     bytes_written: int = 0
     retries: int = 0
     conflicts: int = 0
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Metrics:
     items_stored: int = 0
     items_referenced: int = 0
     verbs: Mapping[str, VerbMetrics] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @property
     def sharing(self) -> float:

@@ -18,9 +18,11 @@ from threadkeep.engine.health.verify import VerifyResult
 from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import SchemaTooOld
 from threadkeep.keep import Keep
+from threadkeep.short_repr import short_repr
 from threadkeep.transfer.convert import convert, opened
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import TransferResult
+from threadkeep.urls import StorageUrl
 from threadkeep.verb import blocking_verb
 from threadkeep.work import OnProgress
 
@@ -49,6 +51,8 @@ class BackupResult:
     problems: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
     @property
     def is_complete(self) -> bool:
         """Whether the backup holds everything, intact."""
@@ -56,7 +60,7 @@ class BackupResult:
 
 
 def _backup(
-    source: str | Keep,
+    source: StorageUrl | Keep,
     file: str | os.PathLike[str],
     *,
     verify: bool = True,
@@ -130,7 +134,7 @@ backup, abackup = blocking_verb(_backup)
 
 def _restore(
     file: str | os.PathLike[str],
-    target: str | Keep,
+    target: StorageUrl | Keep,
     *,
     verify: bool = True,
     dry_run: bool = False,

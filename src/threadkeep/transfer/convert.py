@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
 from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import SHARED, ItemId, unseal_item
 from threadkeep.engine.log.records import ThreadRow, unpack_labels
 from threadkeep.engine.memories.requests import LoadVectorChanges
@@ -39,6 +39,7 @@ from threadkeep.transfer.result import OWN_DATABASE, TransferResult
 from threadkeep.transfer.selection import MemoryPage, MemoryPages, Selection, ThreadPages, count_threads, select
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished, is_untouched_copy
 from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
+from threadkeep.urls import StorageUrl
 from threadkeep.verb import blocking_verb
 from threadkeep.work import Blocking, OnProgress, Progress, Work, read, retry
 
@@ -53,12 +54,12 @@ class SourceDamagedError(Corrupt):
 
 
 def _convert(
-    source: str | Keep,
-    target: str | Keep,
+    source: StorageUrl | Keep,
+    target: StorageUrl | Keep,
     *,
     thread_id: Any = None,
     prefix: str = "",
-    kind: str | None = None,
+    kind: Kind | None = None,
     memories: bool | None = None,
     salvage: bool = False,
     verify: bool = True,
@@ -96,7 +97,7 @@ convert, aconvert = blocking_verb(_convert)
 
 
 @contextmanager
-def opened(where: str | Keep, tenant: str, keys: Keys | None, *, read_only: bool) -> Iterator[Keep]:
+def opened(where: StorageUrl | Keep, tenant: str, keys: Keys | None, *, read_only: bool) -> Iterator[Keep]:
     """Open a URL for as long as the block runs. A Keep stays open."""
     if isinstance(where, Keep):
         if keys is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.short_repr import short_repr
 
 _MOST = 1000
 """Differences, and damaged things, that are listed one by one."""
@@ -61,6 +62,8 @@ class TransferResult:
     verified: bool = False
     dry_run: bool = False
     complete: bool = True
+
+    __repr__ = short_repr
 
     @property
     def is_equal(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.health.requests import InspectMemories, ListStoredThreads, StoredMemoryPage
 from threadkeep.engine.health.verify import memory_problems, stored_thread_key
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id, as_ids, to_bytes
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey, as_id, as_ids, to_bytes
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, ListNamespaces, MemoryRow, Position
@@ -26,16 +26,16 @@ class Selection(NamedTuple):
 
     ids: tuple[str, ...] | None = None
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
     memories: bool = True
 
-    def includes(self, kind: str, id: str) -> bool:
+    def includes(self, kind: Kind, id: str) -> bool:
         """Whether a thread is selected."""
         named = id in self.ids if self.ids is not None else id.startswith(self.prefix)
         return named and self.kind in (None, kind)
 
 
-def select(thread_id: Any, prefix: Any, kind: str | None, *, memories: bool | None) -> Selection:
+def select(thread_id: Any, prefix: Any, kind: Kind | None, *, memories: bool | None) -> Selection:
     """Check a selection. Memories belong to no thread: by default they are included only with all threads."""
     if kind not in (None, GRAPH, CUBE):
         raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")

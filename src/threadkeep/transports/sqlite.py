@@ -506,7 +506,20 @@ class SqliteFile:
             return Corrupt(f"{self._path}: {error}")
         if isinstance(error, apsw.BusyError):
             return Unavailable(f"{self._path} was locked by others for {self._timeout} s; try again, or raise timeout")
-        return Unavailable(f"{self._path}: {error}")
+        return Unavailable(f"{self._path}: {_why_not_opened(self._path, error)}")
+
+
+def _why_not_opened(path: Path, error: apsw.Error) -> str:
+    """Return what is wrong with a path that SQLite cannot open; what SQLite says if it is not known."""
+    if isinstance(error, apsw.CantOpenError):
+        with suppress(OSError):  # looking is not permitted
+            if not path.parent.exists():
+                return f"the folder {path.parent} does not exist"
+            if not path.parent.is_dir():
+                return f"{path.parent} is not a folder"
+            if path.is_dir():
+                return "this is a folder, not a file"
+    return str(error)
 
 
 def _open_immutable(path: Path) -> apsw.Connection:

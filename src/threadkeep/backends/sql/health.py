@@ -26,7 +26,7 @@ from threadkeep.engine.health.requests import (
     fixed_columns,
     read_each_row,
 )
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, decode_lossy, from_bytes, to_bytes, unpack_id
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey, decode_lossy, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import thread_problem
 from threadkeep.engine.memories.checksums import check_vector, memory_name, read_memory
@@ -60,7 +60,7 @@ def _list_stored_threads(db: SqlContext, request: ListStoredThreads) -> tuple[Th
     return tuple(_thread_entry(db, request.tenant, *row) for row in rows)
 
 
-def _thread_entry(db: SqlContext, tenant: str, number: int, id: bytes, kind: str) -> ThreadEntry:
+def _thread_entry(db: SqlContext, tenant: str, number: int, id: bytes, kind: Kind) -> ThreadEntry:
     problem = None if kind in (GRAPH, CUBE) else f"its kind is {kind!r}, which does not exist"
     try:
         name = from_bytes(id)

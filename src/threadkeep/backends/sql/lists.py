@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.backends.sql.rows import FAMILY, SEALED, THREAD_COLUMNS, Row, sealed_of, thread_row
-from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
+from threadkeep.engine.identity import Kind, ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.records import ThreadRow, checked_thread
 from threadkeep.engine.requests import (
@@ -204,7 +204,7 @@ def _listed_thread(request: ListThreads, row: Row) -> ListedThread:
     except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
         _, _, kind, id, _, _, _, created, updated, _, _, size, *_ = row
         value = {"created": created, "updated": updated, "bytes": size}.get(request.order, id)
-        key = ThreadKey(request.tenant, str(kind), decode_lossy(id) or "")
+        key = ThreadKey(request.tenant, cast("Kind", str(kind)), decode_lossy(id) or "")
         cursor = (_END if value is None else value, kind or "", id or b"")  # None sorts last in descending order
         return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error), cursor)
 

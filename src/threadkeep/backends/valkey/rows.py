@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import ormsgpack
 
@@ -24,7 +25,7 @@ _FACTS = 4
 """How many plain numbers follow the first one in a thread's row, if the thread is not encrypted."""
 
 
-def segments(member: bytes, count: int) -> tuple[str, ...]:
+def segments(member: bytes, count: int) -> tuple[Any, ...]:
     """Split a member of a set: `count` encoded segments, and the rest as plain text."""
     *encoded, rest = member.split(b"\x00\x01", count)
     return (*(decode(each + b"\x00\x01")[0] for each in encoded), from_bytes(rest))
@@ -120,7 +121,7 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
     )
     top, run, source, status, early, early_status, description = map(_maybe_text, (*texts, None)[:_TEXTS])
     return ThreadRow(
-        key=ThreadKey(*map(from_bytes, (tenant, kind, id))),
+        key=ThreadKey(*map(from_bytes, (tenant, kind, id))),  # type: ignore[arg-type]
         epoch=epoch,
         rev=rev,
         nexts=tuple(nexts),

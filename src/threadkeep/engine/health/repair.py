@@ -20,7 +20,7 @@ from threadkeep.engine.health.requests import InspectThread
 from threadkeep.engine.health.thread_row import RowRepair, is_row_damaged, repair_thread_row
 from threadkeep.engine.health.thread_scan import ThreadScan, scan_thread
 from threadkeep.engine.health.verify import verify_thread
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
@@ -32,6 +32,7 @@ from threadkeep.engine.threads.staging import CheckpointStaging
 from threadkeep.engine.threads.thread_rows import ANCESTOR_REF, CheckpointKey, TaskKey, match_id
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class RepairResult:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     damaged: str | None
     checkpoint: str | None = None
@@ -60,6 +61,8 @@ class RepairResult:
     discarded: list[CheckpointKey] = field(default_factory=list)
     discarded_writes: list[TaskKey] = field(default_factory=list)
     thread_row: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)

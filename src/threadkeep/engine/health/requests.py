@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
+from threadkeep.short_repr import short_repr
 from threadkeep.value import Value, field
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ThreadEntry(NamedTuple):
     `unreadable` says why the thread cannot be requested; None if it can.
     """
 
-    kind: str
+    kind: Kind
     id: str
     cursor: Any
     unreadable: str | None = None
@@ -54,7 +55,7 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
     limit: int
     after: Any = None
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
 
 
 class FixedColumns(NamedTuple):
@@ -179,6 +180,8 @@ class StorageSize:
     parts: dict[str, int]
     free: int | None = None
     keys: int | None = None
+
+    __repr__ = short_repr
 
 
 class MeasureStorage(Request[StorageSize | None]):

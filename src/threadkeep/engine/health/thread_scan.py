@@ -14,7 +14,7 @@ from typing import Any
 
 from threadkeep.engine.commit import check_epoch
 from threadkeep.engine.health.requests import CATALOGUE, InspectedThread
-from threadkeep.engine.identity import ThreadKey, from_bytes
+from threadkeep.engine.identity import Kind, ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.item_cache import ItemCache
@@ -37,6 +37,7 @@ from threadkeep.engine.requests import CachedItems, LoadItems
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
 COUNTER = "counter"
@@ -57,11 +58,13 @@ class Problem:
     problem: str
     message: str
     thread: str | None = None
-    kind: str | None = None
+    kind: Kind | None = None
     ns: str | None = None
     checkpoint: str | None = None
     task: str | None = None
     item: str | None = None
+
+    __repr__ = short_repr
 
 
 @dataclass(slots=True)

@@ -25,11 +25,12 @@ from threadkeep.engine.health.thread_scan import Problem, ThreadScan, scan_threa
 from threadkeep.engine.health.verify_items import check_items
 from threadkeep.engine.health.verify_rows import check_cube, check_rows, rows_size
 from threadkeep.engine.health.verify_search import search_problem
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Missing
+from threadkeep.short_repr import short_repr
 
 _TRIES = 8
 _FLOAT = 4
@@ -46,6 +47,8 @@ class VerifyResult:
     memories: int = 0
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    __repr__ = short_repr
 
     @property
     def ok(self) -> bool:
@@ -87,7 +90,7 @@ def checked_counts(scan: ThreadScan) -> tuple[int, int, int, int, int]:
     return int(found.exists), len(found.checkpoints), writes, len(found.item_sizes), size
 
 
-async def stored_thread_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
+async def stored_thread_key(tenant: str, id: str, kind: Kind | None) -> ThreadKey:
     """Return the key of a stored thread, even if its row cannot be read. Without `kind`, both kinds are tried.
 
     Missing if there is none, ValueError if there are two. One round trip for each kind.

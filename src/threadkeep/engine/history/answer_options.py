@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from threadkeep.short_repr import short_repr
+
 _DECISIONS = {"allow_accept": "accept", "allow_edit": "edit", "allow_respond": "response", "allow_ignore": "ignore"}
 """The types of a HumanResponse, by what allows them."""
 _APPROVALS = ("approve", "deny", "edit")
@@ -27,6 +29,8 @@ class AnswerOption:
     label: str
     subject: str | None = None
     description: str | None = None
+
+    __repr__ = short_repr
 
 
 def options_of(question: Any, schema: Any = None) -> tuple[AnswerOption, ...]:

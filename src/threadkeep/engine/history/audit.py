@@ -51,6 +51,7 @@ from threadkeep.engine.threads.thread_rows import (
     slot_value,
 )
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 _MAX_SEND_ITEMS = 64
 """The number of items of pending sends that are held at a time, roughly."""
@@ -83,6 +84,8 @@ class TracedWrite:
     thread: str = ""
     source_missing: str | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class ActivityRow:
@@ -96,6 +99,8 @@ class ActivityRow:
     writes: int
     bytes: int
     average: float
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class Activity:
     by_node_and_channel: list[ActivityRow]
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 # --- trace

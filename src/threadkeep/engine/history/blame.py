@@ -16,7 +16,7 @@ from threadkeep.engine.cube.channels import next_checkpoint_id
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
 from threadkeep.engine.history.paths import Path, Token, format_path, resolve
 from threadkeep.engine.history.value_diff import pair_elements, same
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
@@ -24,6 +24,7 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage, resolve_ref
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
 
@@ -43,7 +44,7 @@ class Blame:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     checkpoint: str
     path: str
@@ -54,6 +55,8 @@ class Blame:
     oldest: bool
     damaged: str | None = None
     source_missing: str | None = None
+
+    __repr__ = short_repr
 
 
 class _Found(NamedTuple):

@@ -10,10 +10,11 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadRead
 from threadkeep.engine.history.diff import CheckpointRef, Diff
 from threadkeep.engine.history.diff import diff as diff_checkpoints
 from threadkeep.engine.history.show import DAMAGED, next_nodes, status_slots, status_with
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import TAG
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class BranchInfo:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     head: str
     name: str | None
@@ -40,6 +41,8 @@ class BranchInfo:
     started: datetime
     updated: datetime
     tags: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class BranchComparison:
     only_a: tuple[CheckpointInfo, ...]
     only_b: tuple[CheckpointInfo, ...]
     diff: Diff
+
+    __repr__ = short_repr
 
 
 async def list_branches(heads: Heads, key: ThreadKey, ns: str) -> list[BranchInfo]:

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from threadkeep.engine.commit import fill_intact, read_consistently
 from threadkeep.engine.cube import channels, plain_values
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
@@ -42,6 +42,7 @@ from threadkeep.engine.threads.thread_rows import (
     slot_value,
 )
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 T = TypeVar("T")
 TaskWrite: TypeAlias = tuple[TaskWrites, int, WriteEntry]
@@ -66,7 +67,7 @@ class CheckpointInfo:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     id: str
     parent: str | None
@@ -84,6 +85,8 @@ class CheckpointInfo:
     interrupted: bool = False
     failed: bool = False
     ended: tuple[datetime, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def tag(self) -> str | None:
@@ -116,6 +119,8 @@ class WriteInfo:
     time: datetime
     run: str | None
     damaged: str | None = None
+
+    __repr__ = short_repr
 
 
 def utc_time(milliseconds: int) -> datetime:

@@ -15,6 +15,7 @@ from threadkeep.engine.log.itemlog import ItemRange, subtract, union
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find_checkpoint
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class StateSize:
     bytes: int
     own: int
     stored: int
+
+    __repr__ = short_repr
 
     @property
     def shared(self) -> int:
@@ -48,6 +51,8 @@ class WriteSize:
     writes: int
     bytes: int
     in_state: int
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class CheckpointSize:
     by_channel: tuple[StateSize, ...]
     by_write: tuple[WriteSize, ...]
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def shared(self) -> int:

@@ -17,6 +17,7 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import resolve_ref
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class ChannelDiff:
     channel: str
     change: str
     changes: tuple[ValueChange, ...]
+
+    __repr__ = short_repr
 
     @property
     def is_internal(self) -> bool:
@@ -46,6 +49,8 @@ class Diff:
     channels: tuple[ChannelDiff, ...]
     unchanged: tuple[str, ...]
     damaged: dict[str, str] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @property
     def is_complete(self) -> bool:

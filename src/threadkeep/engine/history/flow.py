@@ -19,13 +19,14 @@ from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.history import flow_drawing
 from threadkeep.engine.history.audit import TracedWrite, read_messages, without_task_ids
 from threadkeep.engine.history.checkpoint_info import ThreadReader, ordered_writes, utc_time
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.plain import role_of, tool_calls
 from threadkeep.engine.log.records import CheckpointRecord, WriteEntry
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal, triggered_node
 from threadkeep.engine.threads.thread_rows import CheckpointKey
+from threadkeep.short_repr import short_repr
 
 NODE, INPUT, UPDATE, CALLER, ROLE, TOOL, UNKNOWN = "node", "input", "update", "caller", "role", "tool", "unknown"
 WRITE, TRIGGER, NEXT, SEND, CALL = "write", "trigger", "next", "send", "call"
@@ -52,6 +53,8 @@ class FlowNode:
     first_step: int | None
     last_step: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class FlowChannel:
@@ -61,6 +64,8 @@ class FlowChannel:
     name: str
     writes: int
     bytes: int
+
+    __repr__ = short_repr
 
     @property
     def is_internal(self) -> bool:
@@ -87,6 +92,8 @@ class FlowEdge:
     first_step: int | None
     last_step: int | None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -96,12 +103,14 @@ class Flow:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     checkpoints: int
     nodes: tuple[FlowNode, ...]
     channels: tuple[FlowChannel, ...]
     edges: tuple[FlowEdge, ...]
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     def text(self) -> str:
         """Return the flow as text: each node with what it wrote, and what came next."""

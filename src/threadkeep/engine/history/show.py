@@ -21,7 +21,7 @@ from threadkeep.engine.history.checkpoint_info import (
     ordered_writes,
     read_thread,
 )
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import KINDS, Kind, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import ScanCheckpoints
 from threadkeep.engine.threads import status
@@ -30,6 +30,7 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import CheckpointKey, matches_short_id, resolve_ref
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 DAMAGED = "damaged"
 """The status of a checkpoint that cannot be read."""
@@ -59,6 +60,8 @@ class CheckpointView:
     writes: tuple[WriteInfo, ...]
     damaged: dict[str, str] = field(default_factory=dict)
 
+    __repr__ = short_repr
+
     @property
     def state(self) -> dict[str, Any]:
         """The values without LangGraph's own channels."""
@@ -74,10 +77,17 @@ class Tree:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     checkpoints: tuple[CheckpointInfo, ...]
     roots: dict[str, tuple[str, ...]]
     children: dict[str, dict[str, tuple[str, ...]]]
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        from threadkeep.engine.history.notebook import tree_html  # noqa: PLC0415 - on use
+
+        return tree_html(self)
 
     def before(self, step: CheckpointInfo) -> str | None:
         """Return the id of the checkpoint before one in this tree; None for a root."""
@@ -269,7 +279,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     return {id: id for id in every}
 
 
-async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> CheckpointInfo:
+async def locate(heads: Heads, tenant: str, ref: str, kind: Kind | None) -> CheckpointInfo:
     """Return the checkpoint that a text names: THREAD (its latest), THREAD@CHECKPOINT, or an id in any thread.
 
     Missing if there is none, ValueError if several threads have it.
@@ -290,7 +300,7 @@ def _namespace(reader: ThreadReader, id: str) -> str:
     return spaces.pop() if len(spaces) == 1 else ""
 
 
-async def _resolve(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str | None]:
+async def _resolve(tenant: str, ref: str, kind: Kind | None) -> tuple[ThreadKey, str | None, str | None]:
     """The thread that a text names, the checkpoint (None for the latest), and its namespace (None if not known)."""
     key = await find_key(tenant, ref, kind)
     if key is not None:
@@ -298,7 +308,7 @@ async def _resolve(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, 
     thread, at, id = ref.rpartition(_AT)
     if at and (key := await find_key(tenant, thread, kind)) is not None:
         return key, id, None
-    kinds = [each for each in (GRAPH, CUBE) if kind in (None, each)]
+    kinds = KINDS if kind is None else (kind,)
     hits = [hit for each in kinds for hit in await ScanCheckpoints(tenant, each, _SCAN_LIMIT, id=ref)]
     if len(hits) == 1:
         return hits[0].key, ref, hits[0].row.ns

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from threadkeep.engine.commit import check_epoch, read_consistently
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, subtract, union
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
@@ -24,6 +24,7 @@ from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import StorageSize
@@ -54,11 +55,13 @@ class ThreadSize:
     """
 
     id: str
-    kind: str
+    kind: Kind
     stored: int
     logical: int
     by_kind: dict[str, int]
     damaged: int = 0
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class ChannelSize:
     written: int
     state: int
     latest: int
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ class Sizes:
     damaged: tuple[str, ...] = ()
     checkpoint: CheckpointSize | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -118,6 +125,8 @@ class Stats:
     memories: int
     namespaces: int
     storage: StorageSize | None
+
+    __repr__ = short_repr
 
 
 # --- items

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import CUBE
+from threadkeep.short_repr import short_repr
 
 Prices: TypeAlias = Mapping[str, Mapping[str, float]]
 """Prices per million tokens by model: of `input` and `output`, and of details such as `cache_read`."""
@@ -97,6 +98,8 @@ class TokenUsageRow:
     cost: float | None = None
     unpriced: tuple[str | None, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
@@ -115,6 +118,8 @@ class TokenUsage:
     total: TokenUsageRow
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(slots=True)

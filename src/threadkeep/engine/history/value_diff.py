@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.engine.history.paths import Path, format_path
 from threadkeep.engine.log.plain import TYPE, message_id
+from threadkeep.short_repr import short_repr
 
 ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
 _MAX_PAIRS = 4_000_000
@@ -35,6 +36,8 @@ class ValueChange:
     before: Any = None
     after: Any = None
     was: str | None = None
+
+    __repr__ = short_repr
 
 
 def same(one: Any, other: Any) -> bool:

@@ -18,12 +18,13 @@ from threadkeep.engine.cube import channels
 from threadkeep.engine.history.answer_options import AnswerOption, options_of
 from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread, utc_time
 from threadkeep.engine.history.show import next_nodes, status_slots
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEntry
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.lease_plans import is_leased
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 INTERRUPTED, REQUEST, PAUSED = "interrupt", "request", "paused"
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
@@ -45,7 +46,7 @@ class WaitingThread:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     reason: str
     id: str | None
     question: Any
@@ -56,6 +57,8 @@ class WaitingThread:
     checkpoint: str
     since: datetime
     run: str | None = None
+
+    __repr__ = short_repr
 
     @property
     def config(self) -> dict[str, Any]:

@@ -143,6 +143,10 @@ class Codec:
         """
         try:
             return self._serde.loads_typed((tag, data))
+        except ImportError as error:
+            if not self._splits:
+                raise
+            raise ImportError(f"{what} cannot be read: {error}") from error.__cause__
         except UpcastFailed as error:
             raise UpcastFailed(f"{what} cannot be read: {error}") from error.__cause__
         except ormsgpack.MsgpackDecodeError as error:

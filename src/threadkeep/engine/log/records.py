@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType, NoneType
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
@@ -29,7 +29,8 @@ from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.errors import Corrupt, WrongKey, reason
 
-STATUSES = ("idle", "pending", "interrupted", "error")
+Status: TypeAlias = Literal["idle", "pending", "interrupted", "error"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
 _TAG_CODES = {tag: code for code, tag in enumerate(_TAGS)}

@@ -70,8 +70,8 @@ _BLOCKED = (
 )
 # The error is named only: its text may contain the data.
 _NOT_REBUILT = "Could not rebuild %s.%s (%s); its stored data is returned"
-_failed_upcast: ContextVar[UpcastFailed | None] = ContextVar("failed_upcast", default=None)
-"""What an upcaster raised. ormsgpack does not pass on the exceptions of its hook."""
+_raised: ContextVar[UpcastFailed | ImportError | None] = ContextVar("raised", default=None)
+"""What an upcaster raised, or that numpy is missing. ormsgpack does not pass on the exceptions of its hook."""
 
 
 SAFE, ALLOWED, UPCAST, IMPORTED = "safe", "allowed", "upcast", "imported"
@@ -155,10 +155,16 @@ class KeepSerializer(JsonPlusSerializer):
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Decode a stored value. json and msgpack pass the gate; pickle needs `pickle_fallback`.
 
-        UpcastFailed if an upcaster raises.
+        UpcastFailed if an upcaster raises. ImportError if there is a numpy array in it and numpy is missing.
         """
         if data[0] == "msgpack":
-            return self._unpack_and_upcast(data[1]) if self.upcasters else self.unpack(data[1])
+            if self.upcasters:
+                _raised.set(None)
+            try:
+                return self.unpack(data[1])
+            except ValueError:
+                _raise_own()
+                raise
         if data[0] == "json":
             return json.loads(data[1], object_hook=self._revive_json)
         return super().loads_typed(data)
@@ -184,18 +190,6 @@ class KeepSerializer(JsonPlusSerializer):
         kind = _data_class_code(cls)
         return NOT_DATA if kind is None else IMPORTED if code in (kind, JSON) else OTHER_FORM
 
-    def _unpack_and_upcast(self, data: bytes) -> Any:
-        """Decode msgpack. Raise what an upcaster raised, instead of what ormsgpack makes of it."""
-        _failed_upcast.set(None)
-        try:
-            return self.unpack(data)
-        except ValueError:
-            failed = _failed_upcast.get()
-            _failed_upcast.set(None)
-            if failed is None:
-                raise
-        raise failed
-
     def _revive(self, code: int, data: bytes, *, depth: int = 0) -> Any:
         """Decode a msgpack extension: the object, or its plain data if the class is not allowed or raises."""
         if code > SNAPSHOT:
@@ -214,7 +208,7 @@ class KeepSerializer(JsonPlusSerializer):
             try:
                 return self._upcast(name, self.upcasters[name], code, value[2])
             except UpcastFailed as error:
-                _failed_upcast.set(error)
+                _raised.set(error)
                 raise
         build = _safe_builder(code, name) if name in _SAFE and code != METHOD else self._builder(code, name, value)
         if build is None:
@@ -398,9 +392,21 @@ def _call_positional(target: Any, args: list[Any]) -> Any:
     return target(*args)
 
 
-def _numpy_array(value: Any) -> Any:
-    import numpy as np  # noqa: PLC0415 - importing it takes 100 ms, and most processes do not need it
+def _raise_own() -> None:
+    """Raise what our hook raised, instead of what ormsgpack makes of it."""
+    error = _raised.get()
+    _raised.set(None)
+    if error is not None:
+        raise error from error.__cause__
 
+
+def _numpy_array(value: Any) -> Any:
+    try:
+        import numpy as np  # noqa: PLC0415 - importing it takes 100 ms, and most processes do not need it
+    except ModuleNotFoundError as error:
+        missing = ImportError("it contains a numpy array, which needs numpy: pip install numpy")
+        _raised.set(missing)
+        raise missing from error
     try:
         dtype, shape, order, buffer = value
         return np.frombuffer(buffer, dtype=np.dtype(dtype)).reshape(shape, order=order)

@@ -14,21 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
+from langgraph.store.base import IndexConfig, ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories.vectors import COSINE, METRICS, pack_vector
+from threadkeep.engine.memories.vectors import COSINE, METRICS, check_numpy, pack_vector
 from threadkeep.engine.memories.words import count_words, index_words, leaf_texts, texts_in_json
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
-_SEARCHES = ("vector", "text", "hybrid", "off")
+Search: TypeAlias = Literal["vector", "text", "hybrid", "off"]
+Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
+_SEARCHES: tuple[Search, ...] = get_args(Search)
 _BY_VECTOR = ("vector", "hybrid")
 _WHOLE_VALUE = "$"
 _WHOLE = (_WHOLE_VALUE,)
 _STARTS_OF_JSON = ("[", "{")
+
+
+class IndexOptions(IndexConfig, total=False):
+    """The option `index` of `threadkeep.open`: LangGraph's IndexConfig, and what a query is compared with."""
+
+    search: Search
+    distance_type: Distance
+    ann_index_config: Any
 
 
 class EmbeddedTexts(NamedTuple):
@@ -68,6 +78,8 @@ class QueryIndex:
         has_vectors = self.search in _BY_VECTOR
         self.dims: int | None = checked.get("dims") if has_vectors else None
         self.metric = checked.get("distance_type") or COSINE
+        if has_vectors:
+            check_numpy()
         self.embeddings = ensure_embeddings(checked["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
         self._fields = tuple(checked.get("fields") or (_WHOLE_VALUE,))

@@ -7,6 +7,7 @@ when they become many, so the cost of a stored memory depends on its own size, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.engine.memories.namespaces import Namespace
@@ -17,18 +18,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COSINE, INNER_PRODUCT, L2 = METRICS = ("cosine", "inner_product", "l2")
+_NEEDS_NUMPY = "vector search needs numpy: pip install 'threadkeep[vectors]'"
 _FIRST_BATCH = 128
 """The number of best rows that are sorted first. Most callers need no more."""
 _SCORE_TOLERANCE = 1e-4
 """More than the difference between fast and exact scores can be, relative to the best score."""
 
 
+def check_numpy() -> None:
+    """Raise ImportError with the `pip install` line if numpy is missing. It is not imported, which takes 100 ms."""
+    if find_spec("numpy") is None:
+        raise ImportError(_NEEDS_NUMPY)
+
+
 def import_numpy() -> Any:
     """Return numpy; ImportError with the `pip install` line if it is missing."""
     try:
         import numpy as np  # noqa: PLC0415 - only vector search needs it
-    except ImportError as error:
-        raise ImportError("vector search needs numpy: pip install numpy") from error
+    except ModuleNotFoundError as error:
+        raise ImportError(_NEEDS_NUMPY) from error
     return np
 
 

@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, NamedTuple, overload
 
 from threadkeep.engine.history.checkpoint_info import utc_time
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.query import RANK_SCALE, Query, rank, snippet
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class SearchHit:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     checkpoint: str
     time: datetime
@@ -35,6 +36,8 @@ class SearchHit:
     snippet: str
     marks: tuple[tuple[int, int], ...]
     rank: float
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class SearchResult(Sequence[SearchHit]):
     scanned: int = 0
     complete: bool = True
     skipped: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @overload
     def __getitem__(self, index: int) -> SearchHit: ...
@@ -69,7 +74,7 @@ class Condition(NamedTuple):
     """
 
     prefix: str = ""
-    kind: str | None = None
+    kind: Kind | None = None
     role: str | None = None
     since: int | None = None
     until: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.branch_paths import BranchPath, find_branch, find_branches
 from threadkeep.engine.threads.heads import Heads
@@ -18,6 +18,7 @@ from threadkeep.engine.threads.retention import is_tagged
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class DeletedBranch:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     head: str
     name: str | None
@@ -38,6 +39,8 @@ class DeletedBranch:
     kept: tuple[str, ...]
     writes: int
     bytes: int
+
+    __repr__ = short_repr
 
 
 async def delete_branch(heads: Heads, key: ThreadKey, ref: str, ns: str, nonce: int, *, dry_run: bool) -> DeletedBranch:

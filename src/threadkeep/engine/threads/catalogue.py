@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from threadkeep.engine.commit import new_row
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey
 from threadkeep.engine.lease import is_empty
 from threadkeep.engine.log.encoder import LargeValue
 from threadkeep.engine.log.records import STATUSES, ThreadRow, unpack_labels
@@ -25,8 +25,10 @@ from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
 from threadkeep.engine.threads.row_changes import change_row
 from threadkeep.engine.threads.titles import derive_titles
 from threadkeep.errors import Corrupt, Missing
+from threadkeep.short_repr import short_repr
 
-ORDERS = ("updated", "created", "bytes", "id")
+Order: TypeAlias = Literal["updated", "created", "bytes", "id"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 DAMAGED = "damaged"
 """The status of a thread whose row is damaged."""
 _MAX_NUMBER = 1 << 47
@@ -49,7 +51,7 @@ class ThreadInfo:
     """
 
     id: str
-    kind: str
+    kind: Kind
     checkpoints: int
     writes: int
     created: datetime
@@ -63,6 +65,8 @@ class ThreadInfo:
     labels: tuple[str, ...] = ()
     archived: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    __repr__ = short_repr
 
 
 class ThreadPage(NamedTuple):
@@ -81,7 +85,7 @@ def query(
     metadata: Mapping[str, Any] | None,
     status: str | None,
     order: str,
-    kind: str | None,
+    kind: Kind | None,
     match: str = LATEST,
 ) -> ListThreads:
     """Return a query. ValueError if `order`, `status` or `match` is unknown."""
@@ -156,7 +160,7 @@ async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str
     return _cursor(named[0], query.order)
 
 
-async def get_thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
+async def get_thread(tenant: str, id: str, kind: Kind | None) -> ThreadInfo | None:
     """Return one thread, of any kind if `kind` is None; None if it does not exist. Up to three round trips.
 
     ValueError if `kind` is None and both kinds have a thread with this id.
@@ -166,7 +170,7 @@ async def get_thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | Non
     return thread_info(ListedThread(row, None)) if row is not None else None
 
 
-async def require_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
+async def require_key(tenant: str, id: str, kind: Kind | None) -> ThreadKey:
     """Return the key of a thread, of any kind if `kind` is None. Up to two round trips.
 
     Missing if it does not exist; ValueError if `kind` is None and both kinds have a thread with this id.
@@ -177,7 +181,7 @@ async def require_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
     return key
 
 
-async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
+async def find_key(tenant: str, id: str, kind: Kind | None) -> ThreadKey | None:
     """Return the key of a thread, of any kind if `kind` is None; None if it does not exist. Up to two round trips.
 
     A thread with a damaged row exists: it can be deleted and repaired. ValueError if `kind` is None and both kinds have

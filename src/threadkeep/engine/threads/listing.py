@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemRange, new_tuple
 from threadkeep.engine.log.records import check_checkpoint, known_labels, unpack_labels, unpack_own_metadata
@@ -65,7 +65,7 @@ class ListPage(NamedTuple):
 
 def query(
     tenant: str,
-    kind: str,
+    kind: Kind,
     *,
     thread: str | None,
     ns: str | None,

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.records import refuse_encrypted, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
 from threadkeep.engine.threads import listing, metadata
 from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
 from threadkeep.errors import Corrupt
+from threadkeep.short_repr import short_repr
 
 _SLICE = 1024
 """The most checkpoints per round trip."""
@@ -29,10 +30,12 @@ class MatchedThread:
     """
 
     id: str
-    kind: str
+    kind: Kind
     checkpoints: int
     matching: int | None
     bytes: int
+
+    __repr__ = short_repr
 
 
 async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: str) -> MatchedThread | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.codec import pack
@@ -28,7 +28,9 @@ OWN_OF_CUBE = ("tag", "branch_name", "forked_from")
 """Keys that a cube thread stores in the checkpoint's row, so the index does not cover them there."""
 CREDENTIALS, REQUEST_ID = "langgraph_auth_", "langgraph_request_id"
 """How the keys begin that LangGraph's server uses for credentials; its key for the id of a request."""
-ANY, LATEST = "any", "latest"
+Match: TypeAlias = Literal["any", "latest"]
+ANY: Final = "any"
+LATEST: Final = "latest"
 """Which checkpoints of a thread a filter is compared with: any of them, or the newest root checkpoint."""
 LARGE_METADATA = "\0metadata"
 """The slot of a checkpoint that holds the large values of its metadata. It is not a channel."""
@@ -136,11 +138,11 @@ def as_filter(metadata: Any) -> dict[str, Any]:
     return dict(metadata)
 
 
-def as_match(match: Any) -> str:
+def as_match(match: Any) -> Match:
     """Return a checked `match`. ValueError unless it is `any` or `latest`."""
     if match not in (ANY, LATEST):
         raise ValueError(f"match must be {ANY} or {LATEST}, not {match!r}")
-    return str(match)
+    return cast("Match", match)
 
 
 class MetadataFilter:

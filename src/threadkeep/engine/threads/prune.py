@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from threadkeep.engine.commit import TRIES, Decision, Seen, commit, dropping_head
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.lease import FORCED
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, TaskWrites
 from threadkeep.engine.requests import (
@@ -95,7 +95,7 @@ def _drop_if_there(seen: Seen[None], _: int) -> Decision[None]:
     return Decision(None, Commit(Batch((row.epoch, row.rev), row._replace(bytes=0), drops_thread=True)))
 
 
-async def threads_of_runs(tenant: str, kind: str, runs: Iterable[str]) -> tuple[ThreadKey, ...]:
+async def threads_of_runs(tenant: str, kind: Kind, runs: Iterable[str]) -> tuple[ThreadKey, ...]:
     """Return the threads that have checkpoints or writes of these runs. One round trip."""
     return await FindThreadsOfRuns(tenant, kind, tuple(runs))
 

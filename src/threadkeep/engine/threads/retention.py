@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from threadkeep.engine.identity import as_kind
+from threadkeep.engine.identity import Kind, as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
 from threadkeep.engine.threads import metadata as checkpoint_metadata
-from threadkeep.engine.threads.metadata import ANY
+from threadkeep.engine.threads.metadata import ANY, Match
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, children
 from threadkeep.engine.when import as_duration
+from threadkeep.short_repr import short_repr
 
 TAGS = ("keep", "tag", "tags")
 """Metadata keys that keep a checkpoint if their value is true (not empty, 0 or False)."""
@@ -47,8 +48,8 @@ class Policy:
     prefix: str = ""
     ns: str | None = None
     metadata: Mapping[str, Any] | None = None
-    match: str = ANY
-    kind: str | None = None
+    match: Match = ANY
+    kind: Kind | None = None
     tenant: str | None = None
     keep_last: int | None = None
     keep_for: timedelta | str | None = None
@@ -56,6 +57,8 @@ class Policy:
     keep_tagged: bool = True
     keep_interrupted: bool = True
     keep_branches: bool = True
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         """Raise TypeError or ValueError if an option is wrong."""
@@ -90,7 +93,7 @@ class PrunedThread:
     """
 
     id: str
-    kind: str
+    kind: Kind
     dropped: bool
     checkpoints: tuple[CheckpointKey, ...]
     hidden: tuple[CheckpointKey, ...]
@@ -99,6 +102,8 @@ class PrunedThread:
     matching: int | None = None
     total: int = 0
     damaged: tuple[CheckpointKey, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,8 @@ class PruneResult:
     damaged: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
@@ -136,6 +143,8 @@ class SweepResult:
     checkpoints: int
     bytes: int
     pruned: PruneResult
+
+    __repr__ = short_repr
 
 
 def prune_result(

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from threadkeep.engine.commit import Decision, Seen, commit, copied_row
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import Kind, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
@@ -52,6 +52,7 @@ from threadkeep.engine.threads.thread_rows import (
 )
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
+from threadkeep.short_repr import short_repr
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GREGORIAN = 0x01B21DD213814000
@@ -68,11 +69,13 @@ class Branch:
     """
 
     thread: str
-    kind: str
+    kind: Kind
     ns: str
     id: str
     parent: str | None
     forked_from: str
+
+    __repr__ = short_repr
 
     @property
     def config(self) -> dict[str, Any]:

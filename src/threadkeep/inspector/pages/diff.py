@@ -33,7 +33,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         query.id("b"),
         ns=place.ns,
         other_thread=other,
-        other_kind=query.optional("other_kind"),
+        other_kind=query.kind("other_kind"),
         other_ns=query.text("other_ns") if "other_ns" in query.fields else None,
         kind=place.kind,
     )

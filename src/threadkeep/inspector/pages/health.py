@@ -10,7 +10,7 @@ from threadkeep.inspector.query import Query
 
 async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
-    thread, kind = query.id("thread"), query.optional("kind")
+    thread, kind = query.id("thread"), query.kind()
     verified = None
     if query.flag("verify"):
         verified = await shown.keep.averify(thread, kind=kind) if thread else await shown.keep.averify()

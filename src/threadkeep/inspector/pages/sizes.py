@@ -17,7 +17,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
 
     Reads all thread rows; with `measure` or a policy, all threads.
     """
-    thread, kind = query.id("thread"), query.optional("kind")
+    thread, kind = query.id("thread"), query.kind()
     keep, policy = shown.keep, policy_of(query)
     if shown.foreign is not None:
         await shown.foreign.start()

@@ -26,7 +26,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     """List threads. Round trips as `Keep.threads`, two more for another slice."""
     if shown.foreign is not None:
         await shown.foreign.start()
-    order, status, kind = query.text("order", ORDERS[0]), query.optional("status"), query.optional("kind")
+    order, status, kind = query.text("order", ORDERS[0]), query.optional("status"), query.kind()
     search, metadata = query.text("q"), query.conditions("metadata")
     label, archived = query.optional("label"), query.optional("archived")
     wanted: dict[str, Any] = {
@@ -75,7 +75,7 @@ async def _after(shown: Inspected, query: Query) -> ThreadInfo | None:
     id = query.id("after")
     if id is None:
         return None
-    found = await shown.keep.athread(id, kind=query.optional("after_kind"), titles=False)
+    found = await shown.keep.athread(id, kind=query.kind("after_kind"), titles=False)
     if found is None:
         raise Missing(f"thread {id!r}, the last one of the list before, no longer exists: start from the top")
     return found

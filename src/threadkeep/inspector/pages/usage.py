@@ -19,10 +19,10 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     thread, by, since = query.id("thread"), query.text("by", _GROUPS[0]), query.optional("since")
     key = query.optional("key")
     group = f"{_METADATA}{key}" if by == "metadata" and key else by if by in _GROUPS else _GROUPS[0]
-    found = await shown.keep.ausage(thread, by=group, since=since, kind=query.optional("kind"))
+    found = await shown.keep.ausage(thread, by=group, since=since, kind=query.kind())
     return {
         "thread": thread,
-        "kind": query.optional("kind"),
+        "kind": query.kind(),
         "usage": found,
         "rows": found.rows[:_MOST],
         "group": group,

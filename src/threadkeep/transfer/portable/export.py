@@ -27,6 +27,7 @@ from threadkeep.engine.threads.origins import Origin, noted_origins
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.transfer.portable.files import LineWriter
 from threadkeep.transfer.portable.format import (
     END,
@@ -70,6 +71,8 @@ class ExportResult:
     redacted: bool
     skipped: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 def thread_line(row: ThreadRow, origins: Iterable[Origin] = ()) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from threadkeep.clock import nonce
 from threadkeep.engine.commit import new_family
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import KINDS, ThreadKey
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.engine.requests import Batch, LoadedRows
@@ -95,9 +95,10 @@ class PortableImport:
 
     def _thread(self, first: Line) -> Work[bool]:
         """Import a thread; return whether the file goes on after it."""
-        kind, id = first.text("kind"), first.text("id")
-        if kind not in (GRAPH, CUBE):
-            raise first.error(f"there are no threads of kind {brief(kind)}")
+        id, named = first.text("id"), first.text("kind")
+        kind = next((each for each in KINDS if each == named), None)
+        if kind is None:
+            raise first.error(f"there are no threads of kind {brief(named)}")
         yield Progress(self._threads, None, id)
         thread = _PortableThread(self.into.session, first, self.lines)
         if self.selection.includes(kind, id):

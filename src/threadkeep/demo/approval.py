@@ -1,5 +1,7 @@
 """Chapter 3: a graph waits for a person, and the answer may come much later."""
 
+from __future__ import annotations
+
 from typing import Any, TypedDict
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -7,8 +9,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 import threadkeep
-
-from .stage import Stage, grid, thread
+from threadkeep.demo.stage import Stage, grid, thread
 
 REFUND = thread("refund")
 UNANSWERED = thread("refund-2")

@@ -1,9 +1,10 @@
 """Chapter 1: an agent that remembers, because its thread is stored."""
 
-import threadkeep
+from __future__ import annotations
 
-from .agent import agent, ask
-from .stage import Stage, thread, transcript
+import threadkeep
+from threadkeep.demo.agent import agent, ask
+from threadkeep.demo.stage import Stage, thread, transcript
 
 CHAT = thread("chat")
 

@@ -1,8 +1,9 @@
 """Chapter 7: the list of threads that an operator sees."""
 
-import threadkeep
+from __future__ import annotations
 
-from .stage import Stage, grid, size
+import threadkeep
+from threadkeep.demo.stage import Stage, grid, size
 
 THREADS = {"chat", "order", "refund", "refund-2", "trip"}
 

@@ -1,7 +1,9 @@
 """Chapter 2: a process is killed in the middle of a step, and no finished work is done again.
 
-This module is also the victim: `python -m examples.demo.crash URL LOG` runs the order and dies.
+This module is also the victim: `python -m threadkeep.demo.crash URL LOG` runs the order and dies.
 """
+
+from __future__ import annotations
 
 import operator
 import os
@@ -19,8 +21,7 @@ from langgraph.graph import END, START, StateGraph
 from rich.table import Table
 
 import threadkeep
-
-from .stage import NotTrueError, Stage, grid, thread
+from threadkeep.demo.stage import NotTrueError, Stage, grid, thread
 
 ORDER = thread("order")
 CHARGED = ["card charged 120 €"]
@@ -47,6 +48,7 @@ class Worker:
     work: Callable[[], None] = nothing
 
     def __call__(self, state: Order) -> Order:  # noqa: ARG002 (LangGraph passes it by name)
+        """Run the node."""
         note(self.log, self.name)
         self.work()
         return {"done": self.result}
@@ -101,7 +103,7 @@ def play(stage: Stage) -> None:
         booked, the child sends itself [red]SIGKILL[/]: no cleanup, no goodbye.""",
     )
     log = stage.folder / "calls.log"
-    child = subprocess.run([sys.executable, "-m", __spec__.name, stage.url, str(log)], check=False)
+    child = subprocess.run([sys.executable, "-m", __spec__.name, stage.url, str(log)], check=False)  # noqa: S603 - this module
     stage.claim(child.returncode == -signal.SIGKILL, "the child was killed by SIGKILL")
     with threadkeep.open(stage.url) as keep:
         graph = order_graph(keep.checkpointer, log, nothing)

@@ -1,20 +1,21 @@
-"""Runs the chapters in a temporary folder; exits with 1 at the first claim that does not hold."""
+"""Play the chapters in a temporary folder, up to the first claim that does not hold."""
 
-import sys
+from __future__ import annotations
+
 import tempfile
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from . import approval, catalogue, chat, cost, crash, travel, tree
-from .stage import WIDTH, NotTrueError, Stage
+from threadkeep.demo import approval, catalogue, chat, cost, crash, travel, tree
+from threadkeep.demo.stage import WIDTH, NotTrueError, Stage
 
 CHAPTERS = (chat, crash, approval, travel, tree, cost, catalogue)
 
 
-def main() -> int:
-    """Run every chapter and return the exit code."""
+def play() -> bool:
+    """Play every chapter and return whether every claim held."""
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     console.print("\n[bold]threadkeep[/]: keep every step of every thread of your agents", justify="center")
@@ -26,12 +27,8 @@ def main() -> int:
                 chapter.play(stage)
         except NotTrueError as broken:
             console.print(f"\n[bold red]✗ This does not hold:[/] {broken}\n")
-            return 1
+            return False
     console.print(
         f"\n[bold green]Every claim held.[/] [dim]{time.monotonic() - began:.1f} s, nothing left behind.[/]\n"
     )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return True

@@ -1,12 +1,13 @@
 """Chapter 4: go back to an earlier checkpoint, replay from it, and fork from it."""
 
+from __future__ import annotations
+
 from langgraph.types import StateSnapshot
 from rich.table import Table
 
 import threadkeep
-
-from .agent import Agent, agent, ask, asks_for, messages, weather
-from .stage import Stage, grid, short, thread, transcript
+from threadkeep.demo.agent import Agent, agent, ask, asks_for, messages, weather
+from threadkeep.demo.stage import Stage, grid, short, thread, transcript
 
 TRIP = thread("trip")
 

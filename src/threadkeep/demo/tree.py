@@ -1,5 +1,7 @@
 """Chapter 5: the branches of a thread, drawn from `list` and `parent_config` alone."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -8,9 +10,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from rich.tree import Tree
 
 import threadkeep
-
-from .stage import Stage, checkpoint_id, short, spoken
-from .travel import TRIP
+from threadkeep.demo.stage import Stage, checkpoint_id, short, spoken
+from threadkeep.demo.travel import TRIP
 
 Family: TypeAlias = Mapping[str | None, Sequence[CheckpointTuple]]
 

@@ -1,5 +1,7 @@
 """Prints the chapters, and checks their claims: the demo fails if one is not true."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -28,7 +30,7 @@ class Stage:
 
     folder: Path
     console: Console
-    numbers: "count[int]" = field(default_factory=lambda: count(1))
+    numbers: count[int] = field(default_factory=lambda: count(1))
 
     @property
     def url(self) -> str:

@@ -5,6 +5,8 @@
 Messages, tool calls and the tool node are LangChain's and LangGraph's own.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
