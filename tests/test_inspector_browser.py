@@ -175,6 +175,27 @@ def test_a_hostile_message_stays_a_text(opened: Any, site: str) -> None:
     assert page.locator("img.picture").evaluate("picture => picture.naturalWidth") == 96
 
 
+PAGES = (
+    "/", "/search?q=money+back", "/waiting", ADA, ADA + "&view=timeline", ADA + "&view=full",
+    "/thread?thread=research%2Ftides&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories", "/usage?by=thread",
+    "/checkpoint?thread=hostile+%3Cb%3Eid%3C%2Fb%3E", "/sizes?measure=1", "/sizes?thread=support%2Fada&id=latest",
+    "/health?verify=1", "/play?thread=support%2Fada&at=3", "/flow?thread=support%2Fada", "/branches?thread=support%2Fada",
+    "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan",
+)  # fmt: skip
+
+
+@SQLITE
+def test_no_page_is_wider_than_a_phone(opened: Any, site: str) -> None:
+    page = opened(site)
+    page.set_viewport_size({"width": 390, "height": 800})
+    wide = []
+    for path in PAGES:
+        go(page, path)
+        if page.evaluate("document.documentElement.scrollWidth") > 390:
+            wide.append(path)
+    assert wide == []
+
+
 @SQLITE
 def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     axe = browsers.axe()
@@ -184,9 +205,7 @@ def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        for path in ("/", "/waiting", ADA, ADA + "&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories",
-                     "/sizes?measure=1", "/health?verify=1", "/play?thread=support%2Fada&at=3", "/flow?thread=support%2Fada",
-                     "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan"):  # fmt: skip
+        for path in PAGES:
             go(page, path)
             if path.startswith(ADA):
                 page.wait_for_selector("#panel .heading")

@@ -196,7 +196,7 @@ async def test_every_change_is_asked_about_and_then_made(writable: Any, conversa
         await send(http, action="name_branch", id=branches[1].head, name="first try")
         assert "first try" in (await http.get("/branches", params=ADA)).text
         asked = await http.get("/change", params={**ADA, "action": "delete_branch", "id": branches[1].head})
-        assert "1 checkpoints would be removed" in asked.text, "the other one of its own is tagged"
+        assert "1 checkpoint would be removed" in asked.text, "the other one of its own is tagged"
         await send(http, action="delete_branch", id=branches[1].head)
         assert branches[1].head not in [each.id for each in await conversation.alog("support/ada")]
         await send(http, action="rollback", id="latest~2")

@@ -44,6 +44,7 @@ def long_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=_MOST_MS)
     with browsers.browser() as running:
         yield running
 

@@ -3,6 +3,7 @@
 import { byId, fetchPage } from "./pages.js";
 
 const MARGIN = 900; // px above and below the window where rows are there already
+const SETTLE_MS = 60; // a slice that is only passed by is not fetched
 const KEPT = 12; // slices that are kept after they left
 
 export class VirtualList {
@@ -63,8 +64,10 @@ export class VirtualList {
 
   show(slice) {
     const rows = this.rows.get(slice);
-    this.put(slice, rows ?? [gap(this.heightOf(slice), "loading")]);
-    if (!rows) this.fetch(slice);
+    if (rows) { this.put(slice, rows); return; }
+    const loading = [gap(this.heightOf(slice), "loading")];
+    this.put(slice, loading);
+    setTimeout(() => { if (this.shown.get(slice) === loading) this.fetch(slice); }, SETTLE_MS);
   }
 
   put(slice, nodes) {
