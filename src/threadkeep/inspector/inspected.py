@@ -123,9 +123,12 @@ def _argument(value: Any) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without the password in it."""
+    """Return a URL without the passwords in it: that of the user, and those in the query."""
     parts = urlsplit(url)
-    if parts.password is None:
+    options = parts.query.split("&")
+    shown = [each for each in options if not each.partition("=")[0].casefold().endswith("password")]
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    if parts.password is None and len(shown) == len(options):
         return url
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+    return urlunsplit(parts._replace(netloc=f"{name}@{host}" if name else host, query="&".join(shown)))
