@@ -118,17 +118,17 @@ def test_a_checkpoint_among_ten_thousand_is_chosen_compared_and_found_again(brow
     expect(chosen).to_be_in_viewport()
     expect(panel).to_contain_text("step 2500")
     panel.locator("[data-compare]").click()
-    for _ in range(150):
+    for _ in range(60):
         page.keyboard.press("j")
-    expect(panel).to_contain_text("step 2350")
+    expect(panel).to_contain_text("step 2440")
     expect(chosen).to_be_in_viewport()
     page.reload()
-    expect(panel).to_contain_text("step 2350")
+    expect(panel).to_contain_text("step 2440")
     expect(chosen).to_be_in_viewport()
     panel.locator("[data-compare]").click()
     page.wait_for_url("**/diff?*")
     expect(page.locator("main")).to_contain_text("2500")
-    expect(page.locator("main")).to_contain_text("2350")
+    expect(page.locator("main")).to_contain_text("2440")
     page.close()
 
 

@@ -67,7 +67,6 @@ async def make(shown: Inspected, form: Query) -> Done:
     """Make the change that a form describes."""
     name, change = _chosen(shown, form)
     done = await change.make(shown, await shown.place(form), form)
-    shown.trees.forget()
     return done._replace(parameters=done.parameters | {"done": name})
 
 

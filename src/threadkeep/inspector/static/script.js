@@ -7,7 +7,7 @@ import { VirtualList } from "./virtual_list.js";
 const root = document.documentElement;
 root.classList.add("js");
 const wide = matchMedia("(min-width: 68rem)");
-const REFRESH_MS = 3000, TYPING_MS = 200;
+const REFRESH_MS = 3000, TYPING_MS = 200, KEYS_MS = 80;
 
 // --- search as you type: the filters of a list are in the address
 
@@ -79,16 +79,18 @@ document.addEventListener("toggle", async (event) => {
 // --- a checkpoint beside the tree
 
 let opening;
-async function openInPanel(row, { remember = true } = {}) {
+async function openInPanel(row, { remember = true, afterMs = 0 } = {}) {
   const link = byId("a.row", row), panel = byId(row.parentElement.dataset.panel);
   for (const other of row.parentElement.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
   row.setAttribute("aria-current", "true");
   checkpoints?.choose(row);
   if (remember) history.replaceState(null, "", link.dataset.permalink);
   opening?.abort();
-  opening = new AbortController();
+  const { signal } = opening = new AbortController();
+  if (afterMs) await new Promise((done) => setTimeout(done, afterMs)); // a row that is only passed by is not fetched
+  if (signal.aborted) return;
   try {
-    const page = await fetchPage(link.href, opening.signal);
+    const page = await fetchPage(link.href, signal);
     const found = byId("[data-content]", page) ?? problemIn(page);
     panel.replaceChildren(document.importNode(found, true));
     panel.scrollTop = 0;
@@ -158,8 +160,8 @@ function step(by) {
   const rows = [...document.querySelectorAll("[data-rows] > [data-row]")];
   const at = rows.findIndex((row) => row.hasAttribute("aria-current"));
   const row = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
-  if (!row) return;
-  if (row.parentElement.dataset.panel && wide.matches) openInPanel(row);
+  if (!row || row === rows[at]) return;
+  if (row.parentElement.dataset.panel && wide.matches) openInPanel(row, { afterMs: KEYS_MS });
   else { rows[at]?.removeAttribute("aria-current"); row.setAttribute("aria-current", "true"); }
   row.scrollIntoView({ block: "nearest" });
   byId("a", row)?.focus({ preventScroll: true });

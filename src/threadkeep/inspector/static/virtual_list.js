@@ -2,7 +2,7 @@
 // fetched when it comes into view, and leaves when it is far away, so a long list costs what a short one does.
 import { byId, fetchPage } from "./pages.js";
 
-const MARGIN = 900; // px above and below the window where rows are there already
+const MARGIN = 2400; // px above and below the window where rows are there already
 const SETTLE_MS = 60; // a slice that is only passed by is not fetched
 const KEPT = 12; // slices that are kept after they left
 
@@ -85,10 +85,12 @@ export class VirtualList {
     this.total = Number(found.dataset.total);
     const rows = [...document.importNode(found, true).children], known = this.rows.get(slice);
     if (known && textOf(known) === textOf(rows)) return;
+    const whole = document.documentElement, isAtEnd = scrollY + innerHeight >= whole.scrollHeight - 2;
     this.keep(slice, rows);
     if (this.shown.has(slice) && rows.length) this.put(slice, rows);
     this.measure();
     this.update();
+    if (isAtEnd && scrollY > 0) scrollTo(0, whole.scrollHeight); // rows may be higher than was expected
   }
 
   keep(slice, rows) {
