@@ -299,7 +299,9 @@ class _Markup(HTMLParser):
         if tag in ("x", "iframe", "object", "base") or (tag == "script" and "/static/" not in (given.get("src") or "")):
             self.found.append((tag, given))
         self.found += [(tag, name) for name in given if name.startswith("on") or name in ("style", "srcdoc")]
-        self.found += [(tag, url) for url in (given.get("href"), given.get("src")) if url and url.startswith("javascript")]
+        self.found += [
+            (tag, url) for url in (given.get("href"), given.get("src")) if url and url.startswith("javascript")
+        ]
 
 
 async def test_hostile_names_stay_texts_on_every_page() -> None:
@@ -335,7 +337,11 @@ async def test_hostile_names_stay_texts_on_every_page() -> None:
         markup.feed(text)
         assert markup.found == [], (path, query)
         assert "{{7*7}}" in text or "alert" not in text, "it was not evaluated either"
-    for path, query in (("thread", {"thread": HOSTILE + "x"}), ("thread", {**thread, "view": HOSTILE}), ("", {"metadata": HOSTILE})):
+    for path, query in (
+        ("thread", {"thread": HOSTILE + "x"}),
+        ("thread", {**thread, "view": HOSTILE}),
+        ("", {"metadata": HOSTILE}),
+    ):
         async with client(site) as http:
             text = (await http.get(f"/{path}", params=query)).text
         markup = _Markup()
