@@ -14,6 +14,7 @@ import io
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -45,9 +46,9 @@ def main() -> None:
             ("a search among them", many, "/?q=t777", [*page_of_threads, "--contains", "t777"]),
             ("those that wait", many, "/?status=interrupted", [*page_of_threads, "--status", "interrupted"]),
             (f"the tree of {options.checkpoints:,} checkpoints", long, "/thread?thread=t", ["tree", "t"]),
-            ("its end", long, f"/thread?thread=t&from={options.checkpoints - 200}", ["tree", "t"]),
+            ("its end", long, f"/thread?thread=t&from={options.checkpoints - 100}", ["tree", "t"]),
             ("its timeline", long, "/thread?thread=t&view=timeline", ["tree", "t"]),
-            ("its middle in the slider", long, f"/play?thread=t&at={options.checkpoints // 2}", ["tree", "t"]),
+            ("places in the slider", long, f"/play?thread=t&at={options.checkpoints // 20}{{n}}", ["tree", "t"]),
             (
                 "its first and last compared",
                 long,
@@ -67,12 +68,13 @@ def main() -> None:
 
 
 def page_of(keep: threadkeep.Keep, path: str) -> Callable[[], None]:
-    """Return a function that gets a page."""
+    """Return a function that gets a page. `{n}` in its path is another number each time."""
+    numbers = count()
     transport = httpx.ASGITransport(app(keep, authorize=lambda _: True, allowed_hosts=["bench"]))
 
     async def get() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://bench") as client:
-            (await client.get(path)).raise_for_status()
+            (await client.get(path.format(n=next(numbers)))).raise_for_status()
 
     return lambda: asyncio.run(get())
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -297,11 +298,34 @@ async def test_a_large_value_and_a_long_thread_are_sent_in_slices(keep: threadke
         await page(site, "thread", thread="long"),
         await page(site, "thread", thread="long", **{"from": 200}),
     )
-    assert len(re.findall("<li data-row", first)) == 200
+    assert len(re.findall("<li data-row", first)) == 100
     assert len(re.findall("<li data-row", second)) == 51
     assert len(await page(site, "checkpoint", thread="long")) < 100_000
     assert ">4999<" in await page(site, "value", thread="long", path="numbers", **{"from": 4_950})
     assert "x" * 50_000 in await page(site, "value", thread="long", path="text")
+
+
+async def test_a_value_that_is_nested_deeply_is_opened_level_by_level() -> None:
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open("memory://")
+        value: Any = "the bottom"
+        for _ in range(120):
+            value = {"inner": [value]}
+        checkpoint_chains.Chain(keep.checkpointer, "deep").put({"value": value})
+        return keep
+
+    keep = await asyncio.to_thread(write)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    text = await page(site, "checkpoint", thread="deep")
+    opened = 0
+    while "the bottom" not in text:
+        further = re.search(r'data-load="/value\?([^"]*)"', text)
+        assert further is not None
+        text = await page(site, "value", **dict(parse_qsl(html.unescape(further[1]))))
+        opened += 1
+    assert 2 < opened < 10
+    await page(site, "play", thread="deep")
+    await keep.aclose()
 
 
 async def test_a_tree_is_read_again_when_its_thread_has_changed(keep: threadkeep.Keep) -> None:

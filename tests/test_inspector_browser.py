@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
@@ -17,10 +18,13 @@ import demo_storage
 import foreign_savers
 import threadkeep
 from checkpoint_chains import Chain
+from conftest import BACKENDS
 from screenshots import serving
 from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.inspected import Inspected
 
+SQLITE = pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
+"""For a test of pages, to which the backend does not matter."""
 ADA = "/thread?thread=support%2Fada&kind=graph"
 
 
@@ -44,9 +48,11 @@ def demo(url: str) -> Iterator[threadkeep.Keep]:
     in_thread(keep.close)
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[threadkeep.Keep]:
-    with demo(f"sqlite:///{tmp_path_factory.mktemp('browser')}/agents.db") as keep:
+@pytest.fixture(scope="module", params=[each.name for each in BACKENDS if each.lasting])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[threadkeep.Keep]:
+    """The demonstration on each backend that lasts, written once."""
+    backend = next(each for each in BACKENDS if each.name == request.param)
+    with demo(backend.fresh(tmp_path_factory.mktemp("browser"), 0)) as keep:
         yield keep
 
 
@@ -85,27 +91,23 @@ def go(page: Page, path: str) -> None:
     page.goto(page.evaluate("location.origin") + path)
 
 
-def test_a_person_searches_opens_and_walks_a_thread(opened: Any, lasting_url: str) -> None:
-    with demo(lasting_url) as keep, serving(Inspected(keep)) as link:
-        search_open_and_walk(opened(link))
-
-
-def search_open_and_walk(page: Page) -> None:
+def test_a_person_searches_opens_and_walks_a_thread(opened: Any, site: str) -> None:
+    page = opened(site)
     assert "token" not in page.url
     page.keyboard.press("/")
     page.keyboard.type("SUPPORT/A")
     expect(page.locator("#threads [data-row]")).to_have_count(1)
     assert "q=SUPPORT" in page.url, "the search is in the address"
     page.get_by_role("link", name="support/ada").click()
-    expect(page.locator("#rows > li")).to_have_count(10)
+    expect(page.locator("#rows > [data-row]")).to_have_count(10)
     panel = page.locator("#panel")
     expect(panel.get_by_text("I am afraid")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("j")
-    expect(page.locator("#rows > li").nth(2)).to_have_attribute("aria-current", "true")
+    expect(page.locator("#rows > [data-row]").nth(2)).to_have_attribute("aria-current", "true")
     expect(panel.locator(".stop")).to_contain_text("Refund $129.00")
     page.reload()
-    expect(page.locator("#rows > li").nth(2)).to_have_attribute("aria-current", "true")
+    expect(page.locator("#rows > [data-row]").nth(2)).to_have_attribute("aria-current", "true")
     expect(panel.locator(".stop")).to_contain_text("Refund $129.00")
 
 
@@ -114,7 +116,7 @@ def test_two_checkpoints_are_chosen_for_a_comparison_by_clicking(opened: Any, si
     go(page, ADA)
     page.locator("#panel [data-compare]").click()
     expect(page.locator(".compare-bar")).to_contain_text("support/ada")
-    page.locator("#rows > li").nth(4).click()
+    page.locator("#rows > [data-row]").nth(4).click()
     expect(page.locator("#panel")).to_contain_text("step 4")
     page.locator("#panel [data-compare]").click()
     page.wait_for_url("**/diff?*")
@@ -138,9 +140,23 @@ def test_the_slider_plays_the_state_forward(opened: Any, site: str) -> None:
     slider.fill("3")
     expect(page.locator("output")).to_have_text("4 of 8")
     expect(page.locator("#stage")).to_contain_text("Let me look at your order.")
+    page.get_by_label("Speed").select_option("20")
     page.locator("[data-toggle]").click()
     expect(page.locator("output")).to_have_text("8 of 8")
     expect(page.locator("#stage")).to_contain_text("I am afraid")
+    expect(page.locator("[data-toggle]")).to_have_text("Play")
+    page.locator("body").press("ArrowLeft")
+    expect(page.locator("output")).to_have_text("7 of 8")
+    assert "at=6" in page.url, "the place is in the address"
+
+
+def test_the_inbox_leads_to_the_thread_that_waits(opened: Any, site: str) -> None:
+    page = opened(site)
+    page.get_by_role("link", name="Waiting").click()
+    question = page.locator("article, .card", has_text="Refund $129.00").first
+    expect(question).to_be_visible()
+    question.get_by_role("link", name="support/grace").click()
+    expect(page.locator("#panel .stop")).to_contain_text("Refund $129.00")
 
 
 def test_a_hostile_message_stays_a_text(opened: Any, site: str) -> None:
@@ -159,6 +175,28 @@ def test_a_hostile_message_stays_a_text(opened: Any, site: str) -> None:
     assert page.locator("img.picture").evaluate("picture => picture.naturalWidth") == 96
 
 
+PAGES = (
+    "/", "/search?q=money+back", "/waiting", ADA, ADA + "&view=timeline", ADA + "&view=full",
+    "/thread?thread=research%2Ftides&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories", "/usage?by=thread",
+    "/checkpoint?thread=hostile+%3Cb%3Eid%3C%2Fb%3E", "/sizes?measure=1", "/sizes?thread=support%2Fada&id=latest",
+    "/health?verify=1", "/play?thread=support%2Fada&at=3", "/flow?thread=support%2Fada", "/branches?thread=support%2Fada",
+    "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan",
+)  # fmt: skip
+
+
+@SQLITE
+def test_no_page_is_wider_than_a_phone(opened: Any, site: str) -> None:
+    page = opened(site)
+    page.set_viewport_size({"width": 390, "height": 800})
+    wide = []
+    for path in PAGES:
+        go(page, path)
+        if page.evaluate("document.documentElement.scrollWidth") > 390:
+            wide.append(path)
+    assert wide == []
+
+
+@SQLITE
 def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     axe = browsers.axe()
     if axe is None:
@@ -167,9 +205,7 @@ def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        for path in ("/", "/waiting", ADA, ADA + "&view=timeline", "/checkpoint?thread=support%2Fgrace", "/memories",
-                     "/sizes?measure=1", "/health?verify=1", "/play?thread=support%2Fada&at=3", "/flow?thread=support%2Fada",
-                     "/diff?thread=support%2Fada&a=latest~3", "/blame?thread=support%2Fada&path=customer.plan"):  # fmt: skip
+        for path in PAGES:
             go(page, path)
             if path.startswith(ADA):
                 page.wait_for_selector("#panel .heading")
@@ -182,20 +218,22 @@ def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
     assert found == []
 
 
-def test_a_database_of_another_saver_opens_without_an_import(opened: Any, tmp_path: Path) -> None:
-    file = tmp_path / "theirs.db"
-    with SqliteSaver.from_conn_string(str(file)) as saver:
+@pytest.mark.parametrize("server", [False, True], ids=["SqliteSaver", "PostgresSaver"])
+def test_a_database_of_another_saver_opens_without_an_import(opened: Any, tmp_path: Path, server: bool) -> None:
+    url = foreign_savers.Database().libpq if server else str(tmp_path / "theirs.db")
+    with (PostgresSaver if server else SqliteSaver).from_conn_string(url) as saver:
+        saver.setup()
         in_thread(foreign_savers.fill_saver, saver)
-    before = file.read_bytes()
+    before = None if server else Path(url).read_bytes()
     keep = threadkeep.open("memory://")
-    with serving(Inspected(keep, url=str(file), foreign=ForeignStorage(str(file), keep))) as link:
+    with serving(Inspected(keep, url=url, foreign=ForeignStorage(url, keep))) as link:
         page = opened(link)
         expect(page.locator(".banner.foreign")).to_contain_text("threadkeep import")
         expect(page.locator("#threads [data-row]")).to_have_count(3)
         page.get_by_role("link", name="asked").click()
         expect(page.locator("#panel")).to_contain_text("question 0")
     in_thread(keep.close)
-    assert file.read_bytes() == before
+    assert server or Path(url).read_bytes() == before
 
 
 def test_changes_are_asked_about_in_a_form(opened: Any, filled: threadkeep.Keep) -> None:
@@ -232,7 +270,12 @@ def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -
         page.keyboard.press("End")
         expect(page.locator("#threads [data-row]")).to_have_count(100)
         go(page, "/thread?thread=long")
-        for count in (400, 450):
-            page.keyboard.press("End")
-            expect(page.locator("#rows > li")).to_have_count(count)
+        rows = page.locator("#rows > [data-row]")
+        expect(rows.first).to_have_attribute("aria-posinset", "1")
+        page.keyboard.press("End")
+        expect(rows.last).to_have_attribute("aria-posinset", "450")
+        expect(page.locator("#rows > .loading")).to_have_count(0)
+        assert rows.count() < 450, "only what is near the window is in the page"
+        page.keyboard.press("Home")
+        expect(rows.first).to_have_attribute("aria-posinset", "1")
     in_thread(keep.close)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import httpx
@@ -14,7 +16,9 @@ from starlette.routing import Mount
 
 import demo_storage
 import threadkeep
+from checkpoint_chains import Chain, config
 from inspectors import HOST, always, client, page
+from threadkeep.engine.history.paths import format_path
 from threadkeep.errors import Missing
 from threadkeep.inspector import app
 from threadkeep.inspector.application import inspector
@@ -196,7 +200,7 @@ async def test_every_change_is_asked_about_and_then_made(writable: Any, conversa
         await send(http, action="name_branch", id=branches[1].head, name="first try")
         assert "first try" in (await http.get("/branches", params=ADA)).text
         asked = await http.get("/change", params={**ADA, "action": "delete_branch", "id": branches[1].head})
-        assert "1 checkpoints would be removed" in asked.text, "the other one of its own is tagged"
+        assert "1 checkpoint would be removed" in asked.text, "the other one of its own is tagged"
         await send(http, action="delete_branch", id=branches[1].head)
         assert branches[1].head not in [each.id for each in await conversation.alog("support/ada")]
         await send(http, action="rollback", id="latest~2")
@@ -267,7 +271,82 @@ def test_the_password_of_a_url_is_not_shown(conversation: threadkeep.Keep) -> No
         "postgresql://ann:secret@host:5432/db?x=1",
         "postgresql://host/db?user=ann&password=secret",
         "valkey://ann:secret@host",
+        "postgresql://ann@host/db?sslpassword=secret",
+        "valkeys://ann@host:1?ssl_Password=secret",
     ):
         name = Inspected(conversation, url=url).name
         assert "secret" not in name
         assert "ann" in name
+
+
+async def test_behind_https_the_cookie_of_forms_is_secure(writable: Any) -> None:
+    async with client(writable) as http:
+        for scheme, is_secure in (("http", False), ("https", True)):
+            answer = await http.get(f"{scheme}://{HOST}/change", params={**ADA, "action": "delete"})
+            assert ("Secure" in answer.headers["set-cookie"]) is is_secure
+
+
+HOSTILE = "\"'><script>alert(1)</script><x onmouseover=alert(1)>{{7*7}}\r\n</title></textarea>&amp;"
+
+
+class _Markup(HTMLParser):
+    """Collects what of a page could run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if tag in ("x", "iframe", "object", "base") or (tag == "script" and "/static/" not in (given.get("src") or "")):
+            self.found.append((tag, given))
+        self.found += [(tag, name) for name in given if name.startswith("on") or name in ("style", "srcdoc")]
+        self.found += [
+            (tag, url) for url in (given.get("href"), given.get("src")) if url and url.startswith("javascript")
+        ]
+
+
+async def test_hostile_names_stay_texts_on_every_page() -> None:
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open("memory://")
+        for ns in ("", HOSTILE):
+            chain = Chain(keep.checkpointer, HOSTILE, ns=ns)
+            for n in range(2):
+                chain.put({HOSTILE: {HOSTILE: [n, HOSTILE]}}, **{HOSTILE: HOSTILE, "user": HOSTILE})
+            path = f"~__pregel_pull, {HOSTILE}"
+            at = config(HOSTILE, chain.last, ns)
+            keep.checkpointer.put_writes(at, [(HOSTILE, HOSTILE), ("__interrupt__", HOSTILE)], HOSTILE, path)
+        line = HOSTILE.replace("\r\n", "")
+        keep.describe(HOSTILE, title=line, labels=[line])
+        keep.tag(HOSTILE, "latest", HOSTILE)
+        keep.store.put((HOSTILE.replace(".", ""),), HOSTILE, {HOSTILE: HOSTILE})
+        return keep
+
+    keep = await asyncio.to_thread(write)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST], write=True)
+    thread = {"thread": HOSTILE, "kind": "graph"}
+    for path, query in (
+        ("", {}), ("", {"q": HOSTILE}), ("", {"metadata": json.dumps({HOSTILE: HOSTILE})}), ("waiting", {}), ("memories", {}),
+        ("memories", {"q": HOSTILE}), ("search", {"q": HOSTILE}), ("sizes", {"measure": 1}), ("health", {"verify": 1}),
+        *(("thread", {**thread, "view": view}) for view in ("compact", "timeline", "full")),
+        *((name, thread) for name in ("checkpoint", "play", "flow", "branches", "usage", "sizes")),
+        ("checkpoint", {**thread, "ns": HOSTILE}), ("play", {**thread, "ns": HOSTILE, "at": 1}), ("usage", {"by": "metadata", "key": HOSTILE}),
+        ("diff", {**thread, "a": "latest~1"}), ("blame", {**thread, "path": format_path([HOSTILE])}), ("value", {**thread, "path": format_path([HOSTILE])}),
+        *(("change", {**thread, "action": action}) for action in ("describe", "tag", "rollback", "delete", "prune")),
+    ):  # fmt: skip
+        text = await page(site, path, **query)
+        markup = _Markup()
+        markup.feed(text)
+        assert markup.found == [], (path, query)
+        assert "{{7*7}}" in text or "alert" not in text, "it was not evaluated either"
+    for path, query in (
+        ("thread", {"thread": HOSTILE + "x"}),
+        ("thread", {**thread, "view": HOSTILE}),
+        ("", {"metadata": HOSTILE}),
+    ):
+        async with client(site) as http:
+            text = (await http.get(f"/{path}", params=query)).text
+        markup = _Markup()
+        markup.feed(text)
+        assert markup.found == []
+    await keep.aclose()

@@ -96,4 +96,4 @@ def reason(error: BaseException) -> str:
 def without_passwords(text: str) -> str:
     """Return a URL, or a message that quotes one, without its passwords."""
     text = re.sub(r"(//[^:/?#\s]*:)\S*@", r"\1…@", text)
-    return re.sub(r"(password=)('[^']*'|[^&\s'\"]+)", r"\1…", text)
+    return re.sub(r"(password=)('[^']*'|[^&\s'\"]+)", r"\1…", text, flags=re.IGNORECASE)

@@ -220,6 +220,12 @@ class Session:
         """The cache of threads."""
         return self.caches.heads
 
+    def keep_rows(self) -> None:
+        """Keep the rows of the last few threads that verbs showed, because they will be shown again."""
+        from threadkeep.engine.threads.kept_rows import KeptRows  # noqa: PLC0415 - few Keeps need it
+
+        self.heads.kept_rows = self.heads.kept_rows or KeptRows()
+
     @property
     def vectors(self) -> VectorCache | None:
         """The cache of vectors, if the store searches by them."""

@@ -146,7 +146,7 @@ class _Site:
             return RedirectResponse(str(_links(request)(done.page, **done.parameters).unescape()), 303)
         found = await change.page(self._shown, _query_of(request))
         response = HTMLResponse(self._render(request, "change", found | {"csrf": token}))
-        self._forms.set_cookie(response, cookie, request.scope.get("root_path", ""))
+        self._forms.set_cookie(request, response, cookie)
         return response
 
     async def error(self, request: Request, error: Exception) -> Response:

@@ -27,9 +27,10 @@ class FormTokens:
         cookie = request.cookies.get(_COOKIE) or secrets.token_urlsafe(32)
         return cookie, self._sign(cookie)
 
-    def set_cookie(self, response: Response, cookie: str, path: str) -> None:
-        """Give the browser its cookie."""
-        response.set_cookie(_COOKIE, cookie, httponly=True, samesite="strict", path=path or "/")
+    def set_cookie(self, request: Request, response: Response, cookie: str) -> None:
+        """Give the browser its cookie. One that it got by HTTPS is never sent without."""
+        path, secure = request.scope.get("root_path") or "/", request.url.scheme == "https"
+        response.set_cookie(_COOKIE, cookie, httponly=True, samesite="strict", path=path, secure=secure)
 
     def problem(self, request: Request, token: str) -> str | None:
         """Return why a form is refused; None if it comes from one of our pages."""

@@ -37,8 +37,9 @@ class Inspected:
     trees: Trees = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin without trees."""
+        """Begin without trees, and let the Keep keep what it reads: pages about a thread follow each other."""
         object.__setattr__(self, "trees", Trees(self.keep))
+        self.keep._session.keep_rows()  # noqa: SLF001 - the same package
 
     @property
     def name(self) -> str:

@@ -13,6 +13,8 @@ CHILDREN = 100
 """How many elements of a value are shown at a time."""
 _NODES = 400
 """How many nodes of a value are sent at once; others are loaded when they are opened."""
+_DEEPEST = 40
+"""What is nested deeper is loaded when it is opened: a page is rendered recursively, and paths get long."""
 _OPEN_LEVELS, _SHORT = 1, 8
 """A value is open down to this level, and further if it is short."""
 _TEXT, _SUMMARY = 2_000, 80
@@ -45,7 +47,7 @@ def _node(value: Any, path: Path, budget: Iterator[int], *, level: int, start: i
         kind = "object" if isinstance(value, Mapping) else "array"
         count = len(keys)
         after = start + len(chosen) if start + len(chosen) < count else 0
-        if level and next(budget, None) is None:
+        if level >= _DEEPEST or (level and next(budget, None) is None):
             return Node(label, place, kind, summary(value), count, None)
         children = tuple(_node(value[key], (*path, key), budget, level=level + 1) for key in chosen)
         is_open = level < _OPEN_LEVELS or (count <= _SHORT and level < _OPEN_LEVELS + 1)

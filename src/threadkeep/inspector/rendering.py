@@ -64,6 +64,7 @@ def environment(redaction: Redaction) -> Environment:
         "count": "{:,}".format,
         "duration": duration,
         "markdown": lambda text: markdown(redaction.text(text)),
+        "counted": counted,
         "pretty": lambda value: json.dumps(redaction.value(value), indent=2, ensure_ascii=False, default=str),
         "short": lambda text, width=80: shorten(redaction.text(str(text)), width),
         "utc": lambda time: time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -88,6 +89,11 @@ def shorten(text: str, width: int) -> str:
     """Return the beginning of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 write, 1,204 writes."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def ago(time: datetime) -> str:

@@ -1,56 +1,54 @@
-"""Trees of threads that were shown lately, so that scrolling and sliding in a long thread does not read it again."""
+"""Trees of threads that were shown lately, so that scrolling and sliding in a long thread does not draw it again."""
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from typing import NamedTuple
 
-from threadkeep import Keep, ThreadInfo
+from threadkeep import Keep
 from threadkeep.engine.history.lanes import LaneStep, lane_steps
 from threadkeep.engine.history.show import Tree, short_ids
-from threadkeep.engine.identity import Kind
+from threadkeep.engine.identity import Kind, ThreadKey
+from threadkeep.engine.threads.kept_rows import load_rows_to_show
+from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Missing
 
 _MOST = 4
-_FRESH_SECONDS = 10.0
-"""A thread that did not change is read again after so long: a tag may be replaced by one of the same length."""
 
 
 class DrawnTree(NamedTuple):
-    """The tree of a thread, its lanes, and the short ids of its checkpoints, as of a state of the thread."""
+    """The tree of a thread, its lanes, and the short ids of its checkpoints, made of these rows."""
 
-    thread: ThreadInfo
+    rows: ThreadRows
     tree: Tree
     steps: tuple[LaneStep, ...]
     short: dict[str, str]
-    read_at: float
 
 
 class Trees:
-    """Reads trees of a Keep, and keeps the last few."""
+    """Reads trees of a Keep that keeps rows, and keeps the last few."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
-        self._found: OrderedDict[tuple[str, str], DrawnTree] = OrderedDict()
+        self._found: OrderedDict[ThreadKey, DrawnTree] = OrderedDict()
 
     async def read(self, thread: str, kind: Kind | None) -> DrawnTree:
-        """Return the tree of a thread. Missing if it does not exist. Three round trips more if it was not read yet."""
-        info = await self._keep.athread(thread, kind=kind, titles=False)
-        if info is None:
+        """Return the tree of a thread. Missing if it does not exist.
+
+        One round trip, for the thread's own row; three more if the thread has changed, or was not read yet.
+        """
+        session = self._keep._session  # noqa: SLF001 - the same package
+        if kind is None:
             raise Missing(f"thread {thread!r} not found")
-        key = (info.id, info.kind)
+        key = session.key(kind, thread)
+        rows = await session.runner.arun(lambda: load_rows_to_show(session.heads, key))
         known = self._found.get(key)
-        if known is None or known.thread != info or time.monotonic() - known.read_at > _FRESH_SECONDS:
-            tree = await self._keep.atree(info.id, kind=info.kind)
+        if known is None or known.rows is not rows:
+            tree = await self._keep.atree(thread, kind=kind)
             short = short_ids(checkpoint.id for checkpoint in tree.checkpoints)
-            known = DrawnTree(info, tree, tuple(lane_steps(tree)), short, time.monotonic())
+            known = DrawnTree(rows, tree, tuple(lane_steps(tree)), short)
             self._found[key] = known
         self._found.move_to_end(key)
         while len(self._found) > _MOST:
             self._found.popitem(last=False)
         return known
-
-    def forget(self) -> None:
-        """Read everything again, after a change."""
-        self._found.clear()

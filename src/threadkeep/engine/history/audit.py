@@ -37,8 +37,8 @@ from threadkeep.engine.log.itemlog import ItemRange, join_ranges, union
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.requests import LoadItems
-from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.kept_rows import load_rows_to_show
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
     DamagedWrites,
@@ -146,7 +146,7 @@ _Traced: TypeAlias = list[tuple[Mark, TracedWrite]]
 
 
 async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> tuple[_Traced, Writes]:
-    rows = await load_thread_rows(heads, key)
+    rows = await load_rows_to_show(heads, key)
     if key.kind == CUBE:
         return await _trace_messages(heads, rows, find_checkpoint(rows, ref, ns), values=values)
     checkpoint = (ns, ref or "")
@@ -367,7 +367,7 @@ async def thread_activity(heads: Heads, key: ThreadKey, query: ActivityQuery) ->
 
 
 async def _thread_activity(heads: Heads, key: ThreadKey, query: ActivityQuery) -> ThreadActivity:
-    rows = await load_thread_rows(heads, key)
+    rows = await load_rows_to_show(heads, key)
     totals = ActivityTotals()
     totals.checkpoints = sum(query.includes_namespace(record.row.ns) for record in rows.visible())
     if key.kind == CUBE:

@@ -24,10 +24,10 @@ from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.threads.checkpoints import metadata_of
-from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
 from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.kept_rows import load_rows_to_show
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.thread_rows import (
     TAG,
@@ -424,6 +424,6 @@ async def read_thread(heads: Heads, key: ThreadKey, use: Callable[[ThreadReader]
     """
 
     async def once() -> T:
-        return await use(ThreadReader(heads, await load_thread_rows(heads, key)))
+        return await use(ThreadReader(heads, await load_rows_to_show(heads, key)))
 
     return await read_consistently(key, once)

@@ -22,8 +22,8 @@ from threadkeep.engine.history.checkpoint_info import ThreadReader, ordered_writ
 from threadkeep.engine.identity import CUBE, Kind, ThreadKey
 from threadkeep.engine.log.plain import role_of, tool_calls
 from threadkeep.engine.log.records import CheckpointRecord, WriteEntry
-from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.kept_rows import load_rows_to_show
 from threadkeep.engine.threads.status import is_internal, triggered_node
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.short_repr import short_repr
@@ -130,7 +130,7 @@ async def flow(heads: Heads, key: ThreadKey) -> Flow:
 
 
 async def _flow(heads: Heads, key: ThreadKey) -> Flow:
-    rows = await load_thread_rows(heads, key)
+    rows = await load_rows_to_show(heads, key)
     drawn = _Drawn()
     damaged = [f"checkpoint {id!r}{_in(ns)}: {each.reason}" for (ns, id), each in rows.damaged.items()]
     damaged += [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
@@ -33,6 +33,9 @@ from threadkeep.engine.log.records import (
 from threadkeep.engine.requests import CachedItems, LoadedRows
 from threadkeep.errors import Corrupt
 from threadkeep.value import Value, field
+
+if TYPE_CHECKING:
+    from threadkeep.engine.threads.kept_rows import KeptRows
 
 _HEAD_SIZE = 4096
 """What a head costs in memory besides its items, roughly."""
@@ -150,6 +153,8 @@ class Heads:
         """The number of times that all heads were dropped. A cache of another era is not current."""
         self.has_leases = False
         """Whether callers may have leases of threads: then each change asks for that of its caller."""
+        self.kept_rows: KeptRows | None = None
+        """Rows of threads that verbs which only show something need not read again; None to read them each time."""
         self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
         self.get: Callable[[ThreadKey], Head | None] = self._heads.get

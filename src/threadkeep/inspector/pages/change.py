@@ -12,6 +12,8 @@ from threadkeep.inspector.json_tree import summary
 from threadkeep.inspector.pages.sizes import policy_of
 from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import Query
+from threadkeep.inspector.rendering import counted
+from threadkeep.jobs.byte_counts import format_bytes
 
 
 class Done(NamedTuple):
@@ -65,7 +67,6 @@ async def make(shown: Inspected, form: Query) -> Done:
     """Make the change that a form describes."""
     name, change = _chosen(shown, form)
     done = await change.make(shown, await shown.place(form), form)
-    shown.trees.forget()
     return done._replace(parameters=done.parameters | {"done": name})
 
 
@@ -76,6 +77,10 @@ def _chosen(shown: Inspected, query: Query) -> tuple[str, Change]:
     if CHANGES[name].needs_graph and shown.graph is None:
         raise ValueError(f"{name} needs the graph itself: threadkeep inspect --write --graph module:attribute")
     return name, CHANGES[name]
+
+
+def _amount(checkpoints: int, writes: int) -> str:
+    return f"{counted(checkpoints, 'checkpoint')} and {counted(writes, 'write')}"
 
 
 def _at(place: Place, id: str | None) -> Done:
@@ -136,7 +141,7 @@ async def _preview_delete_branch(shown: Inspected, place: Place, _query: Query) 
     found = await shown.keep.adelete_branch(
         place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True
     )
-    return f"{len(found.checkpoints):,} checkpoints would be removed."
+    return f"{counted(len(found.checkpoints), 'checkpoint')} would be removed."
 
 
 async def _copy(shown: Inspected, place: Place, form: Query) -> Done:
@@ -152,7 +157,7 @@ async def _delete(shown: Inspected, place: Place, _form: Query) -> Done:
 
 async def _preview_delete(shown: Inspected, place: Place, _query: Query) -> str:
     info = await shown.keep.athread(place.thread, kind=place.kind)
-    return f"{info.checkpoints:,} checkpoints and {info.writes:,} writes would be removed." if info else "It is gone."
+    return f"{_amount(info.checkpoints, info.writes)} would be removed." if info else "It is gone."
 
 
 async def _prune(shown: Inspected, place: Place, form: Query) -> Done:
@@ -162,7 +167,7 @@ async def _prune(shown: Inspected, place: Place, form: Query) -> Done:
 
 async def _preview_prune(shown: Inspected, place: Place, query: Query) -> str:
     found = await shown.keep.aprune(place.thread, policy=policy_of(query), kind=place.kind, dry_run=True)
-    return f"{found.checkpoints:,} checkpoints and {found.writes:,} writes would be removed, {found.bytes:,} bytes." + (
+    return f"{_amount(found.checkpoints, found.writes)} would be removed, {format_bytes(found.bytes)}." + (
         " The whole thread would go." if found.dropped else ""
     )
 

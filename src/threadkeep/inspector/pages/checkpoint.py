@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from threadkeep.engine.history.conversation import is_chat, stops
+from threadkeep.engine.history.conversation import Stop, is_chat, stops
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
 from threadkeep.inspector.inspected import Inspected, Place
 from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import Query
 
 
@@ -28,12 +29,19 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         "state": _trees(values, is_wanted=lambda name: not is_internal(name) and not is_chat(values[name])),
         "internal": _trees(values, is_wanted=is_internal),
         "writes": [(write, nodes(shown.redaction.value(write.value), (write.channel,))) for write in writes],
-        "stops": [(stop, nodes(shown.redaction.value(stop.value), (stop.status,))) for stop in found],
+        "stops": [_shown_stop(shown, stop) for stop in found],
         "can_answer": bool(found) and await _can_answer(shown, place),
         "metadata": nodes(shown.redaction.value(view.checkpoint.metadata), ("metadata",)),
         "snippet": shown.snippet("show", place.thread, view.checkpoint.id, ns=place.ns, kind=place.kind),
         "config": place.config,
     }
+
+
+def _shown_stop(shown: Inspected, stop: Stop) -> tuple[Stop, str | None, Node]:
+    """A stop with its text for people, if it has one, and its value, which is folded then."""
+    value = shown.redaction.value(stop.value)
+    text = question_text(value)
+    return stop, text, nodes(value, (stop.status,))._replace(is_open=text is None)
 
 
 async def _can_answer(shown: Inspected, place: Place) -> bool:

@@ -16,7 +16,7 @@ from threadkeep.inspector.query import Query
 from threadkeep.inspector.trees import DrawnTree
 
 VIEWS = ("compact", "timeline", "full")
-SLICE = 200
+SLICE = 100
 """How many checkpoints are sent at a time."""
 _MOST_LANES = 12
 """More lanes than this are drawn on top of each other, at the right."""
@@ -69,6 +69,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
         "views": VIEWS,
         "lanes": min(max((step.width for step in steps), default=1), _MOST_LANES),
         "first": first,
+        "slice": SLICE,
         "newer": max(first - SLICE, 0) if first else None,
         "older": end if end < len(steps) else None,
         "total": len(steps),
@@ -78,9 +79,9 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
 
 
 def _first_row(tree: Tree, query: Query, ns: str, id: str | None) -> int:
-    """The number of the first row to show. With a checkpoint, the start of the slice that it is in."""
+    """The number of the first row to show: the start of the slice that a number or a checkpoint is in."""
     if id is None or query.optional("from") is not None:
-        return query.number("from")
+        return query.number("from") // SLICE * SLICE
     at = next((n for n, each in enumerate(tree.checkpoints) if (each.ns, each.id) == (ns, id)), 0)
     return at // SLICE * SLICE
 

@@ -1,22 +1,13 @@
 // What pages can do besides following links. Every page works without it: it fetches ordinary pages of this site, and
 // puts a part of them in place. Nothing is sent anywhere else.
+import { byId, fetchPage, problemIn, put } from "./pages.js";
+import { Player } from "./player.js";
+import { VirtualList } from "./virtual_list.js";
+
 const root = document.documentElement;
 root.classList.add("js");
-const byId = (selector, where = document) => where.querySelector(selector);
 const wide = matchMedia("(min-width: 68rem)");
-const REFRESH_MS = 3000, TYPING_MS = 200, PLAY_MS = 900;
-
-async function fetchPage(url, signal) {
-  const answer = await fetch(url, { signal, headers: { Accept: "text/html" } });
-  return new DOMParser().parseFromString(await answer.text(), "text/html");
-}
-
-function put(page, selector) {
-  const [from, to] = [byId(selector, page), byId(selector)];
-  if (from && to && from.innerHTML !== to.innerHTML) to.replaceChildren(...document.importNode(from, true).childNodes);
-}
-
-function problemIn(page) { return byId("#main .banner.error", page); }
+const REFRESH_MS = 3000, TYPING_MS = 200, KEYS_MS = 80;
 
 // --- search as you type: the filters of a list are in the address
 
@@ -47,7 +38,9 @@ for (const form of document.querySelectorAll("form[data-live]")) {
 
 setInterval(async () => {
   const live = byId("input[data-refresh]:checked");
-  if (live && !document.hidden) { put(await fetchPage(location.href), live.dataset.refresh); watchMore(); }
+  if (!live || document.hidden) return;
+  if (checkpoints) await checkpoints.refresh();
+  else { put(await fetchPage(location.href), live.dataset.refresh); watchMore(); }
 }, REFRESH_MS);
 
 // --- long lists: the next slice is fetched when its link comes into view
@@ -86,15 +79,18 @@ document.addEventListener("toggle", async (event) => {
 // --- a checkpoint beside the tree
 
 let opening;
-async function openInPanel(row, { remember = true } = {}) {
+async function openInPanel(row, { remember = true, afterMs = 0 } = {}) {
   const link = byId("a.row", row), panel = byId(row.parentElement.dataset.panel);
   for (const other of row.parentElement.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
   row.setAttribute("aria-current", "true");
+  checkpoints?.choose(row);
   if (remember) history.replaceState(null, "", link.dataset.permalink);
   opening?.abort();
-  opening = new AbortController();
+  const { signal } = opening = new AbortController();
+  if (afterMs) await new Promise((done) => setTimeout(done, afterMs)); // a row that is only passed by is not fetched
+  if (signal.aborted) return;
   try {
-    const page = await fetchPage(link.href, opening.signal);
+    const page = await fetchPage(link.href, signal);
     const found = byId("[data-content]", page) ?? problemIn(page);
     panel.replaceChildren(document.importNode(found, true));
     panel.scrollTop = 0;
@@ -156,30 +152,7 @@ function showChosen() {
 
 // --- the slider over time
 
-for (const form of document.querySelectorAll("form[data-play]")) {
-  const slider = byId("input[type=range]", form), toggle = byId("[data-toggle]", form), shown = byId("output", form);
-  let timer, loading;
-  const show = async () => {
-    shown.textContent = `${Number(slider.value) + 1} of ${Number(slider.max) + 1}`;
-    loading?.abort();
-    loading = new AbortController();
-    const url = `${form.action}?${new URLSearchParams(new FormData(form))}`;
-    try {
-      put(await fetchPage(url, loading.signal), form.dataset.play);
-      history.replaceState(null, "", url);
-    } catch (error) { if (error.name !== "AbortError") throw error; }
-  };
-  const pause = () => { clearInterval(timer); timer = undefined; toggle.textContent = "Play"; toggle.setAttribute("aria-pressed", "false"); };
-  const forward = () => { if (slider.value === slider.max) pause(); else { slider.stepUp(); show(); } };
-  toggle.addEventListener("click", () => {
-    if (timer) { pause(); return; }
-    if (slider.value === slider.max) { slider.value = "0"; show(); }
-    timer = setInterval(forward, PLAY_MS);
-    toggle.textContent = "Pause";
-    toggle.setAttribute("aria-pressed", "true");
-  });
-  slider.addEventListener("input", () => { pause(); show(); });
-}
+const player = byId("form[data-play]") && new Player(byId("form[data-play]"));
 
 // --- keys
 
@@ -187,8 +160,8 @@ function step(by) {
   const rows = [...document.querySelectorAll("[data-rows] > [data-row]")];
   const at = rows.findIndex((row) => row.hasAttribute("aria-current"));
   const row = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
-  if (!row) return;
-  if (row.parentElement.dataset.panel && wide.matches) openInPanel(row);
+  if (!row || row === rows[at]) return;
+  if (row.parentElement.dataset.panel && wide.matches) openInPanel(row, { afterMs: KEYS_MS });
   else { rows[at]?.removeAttribute("aria-current"); row.setAttribute("aria-current", "true"); }
   row.scrollIntoView({ block: "nearest" });
   byId("a", row)?.focus({ preventScroll: true });
@@ -200,18 +173,26 @@ const KEYS = {
   "?": () => byId("#keys").showModal(),
   c: () => byId("[data-compare]")?.click(),
   " ": () => byId("[data-toggle]")?.click(),
+  ArrowLeft: () => player.step(-1), ArrowRight: () => player.step(1),
 };
+// Whether the element with the focus takes a key itself.
+function isForElement({ target, key }) {
+  if (target.closest?.("input[type=range]")) return key.startsWith("Arrow");
+  if (target.closest?.("button, summary, input[type=checkbox]")) return key === " ";
+  return target.closest?.("input, select, textarea, dialog, pre");
+}
+
 document.addEventListener("keydown", (event) => {
-  const typed = event.target.closest?.("input, select, textarea, button, summary, dialog, pre");
-  if (typed || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+  if (isForElement(event) || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
   if (event.key === " " && !byId("[data-toggle]")) return;
-  if (event.key.startsWith("Arrow") && !byId("[data-rows]")) return;
+  if (event.key.startsWith("Arrow") && !(/Left|Right/.test(event.key) ? player : byId("[data-rows]"))) return;
   event.preventDefault();
   KEYS[event.key]();
 });
 
 // --- at the start
 
+const checkpoints = byId("ol[data-url]") && new VirtualList(byId("ol[data-url]"));
 watchMore();
 showChosen();
 const first = byId("[data-panel] > [aria-current], [data-panel] > [data-first]");
