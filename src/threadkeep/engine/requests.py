@@ -32,6 +32,11 @@ MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeEr
 """What decoding a malformed row may raise."""
 
 
+def is_hidden(thread: ThreadRow | None) -> bool:
+    """Whether a thread is not there, or encrypted, so that a caller without keys can read nothing of it."""
+    return thread is None or thread.sealed is not None
+
+
 class CachedItems(Value):
     """What the caller has cached, and a reply may leave out: these items of this epoch, the first `names` names."""
 
@@ -94,6 +99,10 @@ class LoadCheckpoints(Request[LoadedRows]):
     wanted: tuple[CheckpointRef, ...]
     cached: CachedItems | None = None
 
+    def says_nothing(self, reply: LoadedRows) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
+
 
 class LoadSeveral(Request[tuple[LoadedRows, ...]]):
     """Load checkpoints of several threads: one reply for each of `loads`, in order.
@@ -104,6 +113,10 @@ class LoadSeveral(Request[tuple[LoadedRows, ...]]):
 
     access: ClassVar[Access] = READ
     loads: tuple[LoadCheckpoints, ...]
+
+    def says_nothing(self, reply: tuple[LoadedRows, ...]) -> bool:
+        """Whether one of the threads is not there, or encrypted."""
+        return any(is_hidden(each.thread) for each in reply)
 
 
 class LoadItems(Request[LoadedRows]):
@@ -117,6 +130,10 @@ class LoadItems(Request[LoadedRows]):
     ranges: tuple[ItemRange, ...]
     cached: CachedItems | None = None
     unchecked: bool = False
+
+    def says_nothing(self, reply: LoadedRows) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
 
 
 class ItemsOf(NamedTuple):
@@ -135,6 +152,10 @@ class LoadSeveralItems(Request[tuple[dict[ItemId, bytes], ...]]):
     access: ClassVar[Access] = READ
     loads: tuple[ItemsOf, ...]
 
+    def says_nothing(self, reply: tuple[dict[ItemId, bytes], ...]) -> bool:  # noqa: ARG002
+        """Return False: it follows a request for the threads' rows."""
+        return False
+
 
 class ItemSizes(NamedTuple):
     """The thread's row, and (lane, n, stored length, first `itemlog.BEGINNING` stored bytes) of each item."""
@@ -150,6 +171,10 @@ class MeasureItems(Request[ItemSizes]):
     key: ThreadKey
     ranges: tuple[ItemRange, ...]
 
+    def says_nothing(self, reply: ItemSizes) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
+
 
 class LoadAncestors(Request[LoadedRows]):
     """Load a checkpoint and its ancestors, nearest first, at most `limit` rows. A cycle ends the list.
@@ -164,6 +189,10 @@ class LoadAncestors(Request[LoadedRows]):
     limit: int
     cached: CachedItems | None = None
 
+    def says_nothing(self, reply: LoadedRows) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
+
 
 class LoadThreadRows(Request[LoadedRows]):
     """Load every checkpoint of a thread, including hidden ones, and writes whose checkpoint does not exist.
@@ -173,6 +202,10 @@ class LoadThreadRows(Request[LoadedRows]):
 
     access: ClassVar[Access] = READ
     key: ThreadKey
+
+    def says_nothing(self, reply: LoadedRows) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
 
 
 class ScannedCheckpoint(NamedTuple):
@@ -261,6 +294,10 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     any_checkpoint: bool = False
     described: bool = False
 
+    def says_nothing(self, reply: tuple[ListedThread, ...]) -> bool:
+        """Whether there are no such threads, or encrypted ones."""
+        return not reply or any(each.row.sealed is not None for each in reply)
+
 
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
     """Find the threads that have a checkpoint or a write of one of these runs."""
@@ -308,6 +345,7 @@ class Commit(Request[None]):
     """Make a batch durable. If a commit was made and is repeated, that is a Conflict: read again to find out."""
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     batch: Batch
 
 
@@ -320,6 +358,7 @@ class CopyThread(Request[None]):
     """
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     source: ThreadKey
     expect: tuple[int, int]
     thread: ThreadRow
@@ -336,6 +375,7 @@ class ForkThread(Request[None]):
     """
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     source: ThreadKey
     expect: tuple[int, int]
     ranges: tuple[ItemRange, ...]
@@ -345,12 +385,15 @@ class ForkThread(Request[None]):
 class DropThread(Request[None]):
     """Delete a thread and everything in it. Does nothing if it does not exist.
 
-    Conflict if it has a lease and `leased` does not say that it may.
+    Conflict if it has a lease and `leased` does not say that it may. WrongKey if the tenant is encrypted and `sealed`
+    does not say that the caller knows.
     """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     key: ThreadKey
     leased: bool = False
+    sealed: bool = False
 
 
 class StorageClock(NamedTuple):

@@ -213,7 +213,8 @@ DELETE FROM tk_threads WHERE thread = :thread;
 -- has a lease, unless the parameter says that it may.
 -- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
 WITH seen AS MATERIALIZED (
-    SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
+    SELECT t.thread, t.epoch, t.rev FROM tk_threads t
+    WHERE {this-thread} AND (CAST(:sealed AS boolean) OR {commit-plain-tenant :tenant})
 ), gone AS (
     DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
       AND (t.lease IS NULL OR CAST(:leased AS boolean))

@@ -181,6 +181,7 @@ SELECT 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS
 WITH gone AS (
     DELETE FROM tk_memories m
     WHERE m.memory = :memory AND m.part = :part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.vectors = 0
+      AND (:sealed OR {commit-plain-tenant :tenant})
 )
 SELECT CAST(NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory AND v.part = :part)
             AND NOT EXISTS (SELECT 1 FROM tk_memories m
@@ -192,6 +193,7 @@ SELECT CAST(NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory AND 
 WITH gone AS (
     DELETE FROM tk_memories m
     WHERE m.memory = :memory AND m.part = :part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.vectors IS NOT NULL
+      AND (:sealed OR {commit-plain-tenant :tenant})
     RETURNING m.memory, m.part, m.vectors
 ), lost AS (
     DELETE FROM tk_vectors v USING gone g WHERE v.memory = g.memory AND v.part = g.part RETURNING v.part
