@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from cubeloop.providers.base import TextContent, UserMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.base import GetOp, PutOp
 
+import shared_pool
 import threadkeep
 from checkpoint_chains import Chain, config
 from encrypted_keeps import KEYS, Storage, fill_little, new_storage
 from sample_keep import contents
+from threadkeep.encryption.opening import start_encryption
 from threadkeep.errors import ThreadkeepError, WrongKey
 from threadkeep.keep import Keep
 
@@ -188,7 +192,7 @@ CHANGES = [
 OTHERS = {
     "close", "tenant", "metrics", "start_sweeping", "stop_sweeping", "start_ttl_sweeper", "stop_ttl_sweeper",
     "from_conn_string", "get_next_version", "with_allowlist", "version_of", "supports_ttl", "serde", "config_specs",
-    "ttl_config", "checkpointer", "store", "cache", "files", "cube",
+    "ttl_config", "index_config", "embeddings", "checkpointer", "store", "cache", "files", "cube",
 }  # fmt: skip
 """What asks the storage for nothing."""
 OF_THE_STORAGE = {"tenants", "drop_tenant", "doctor", "migrate"}
@@ -202,10 +206,8 @@ def open_warm(storage: Storage) -> Keep:
     """Open a Keep without keys and read everything with it, so that its caches have it."""
     keep = storage.open()
     for verb in READS:
-        try:
+        with suppress(ThreadkeepError, LookupError, ValueError):  # such as that there is no such thread
             verb.call(keep, is_async=False)
-        except (ThreadkeepError, LookupError, ValueError):
-            pass  # there is no such thread
     return keep
 
 
@@ -225,6 +227,23 @@ def outcome(verb: Verb, keep: Keep, *, is_async: bool) -> str | None:
     except Exception as error:  # noqa: BLE001 - reported
         return f"raised {error!r}"
     return f"returned {returned!r}"
+
+
+def test_every_verb_is_in_the_table() -> None:
+    with threadkeep.open("memory://") as keep:
+        faces = {
+            "": keep,
+            **{name: getattr(keep, name) for name in ("checkpointer", "store", "cube", "cache", "files")},
+        }
+        verbs = {(face, name) for face, target in faces.items() for name in dir(target) if name[0] != "_"}
+        twins = {(face, name) for face, name in verbs if name[0] == "a" and (face, name[1:]) in verbs}
+        called = {(verb.face, verb.name) for verb in (*READS, *CHANGES)}
+        missing = {
+            (face, name)
+            for face, name in verbs - twins - called
+            if name not in OTHERS | OF_THE_STORAGE | WITH_KEYS | TESTED_BELOW
+        }
+        assert not missing
 
 
 @pytest.mark.parametrize("hide_ids", [True, False], ids=["ids hidden", "ids visible"])
@@ -250,3 +269,90 @@ def test_every_verb_of_a_keep_from_before_encrypt_raises_wrong_key(
         ]
         assert not wrong, "\n".join(wrong)
         assert (contents(keep), keep.stats().threads) == before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lease_and_imports_of_a_keep_from_before_encrypt_raise_wrong_key(backend: str, tmp_path: Path) -> None:
+    storage = new_storage(backend, tmp_path)
+    with closing(storage.open()) as old:
+        fill_all(old)
+        file = BytesIO()
+        old.export(file)
+        with closing(storage.open(KEYS, hide_ids=True)) as keep:
+            keep.encrypt()
+        with pytest.raises(WrongKey), old.lease("t"):
+            pass
+        file.seek(0)
+        with pytest.raises(WrongKey):
+            old.import_portable(file)
+        with closing(sqlite3.connect(tmp_path / "theirs.db", check_same_thread=False)) as connection:
+            Chain(SqliteSaver(connection)).put({"x": 1})
+        with pytest.raises(WrongKey):
+            old.import_from(f"sqlite:///{tmp_path}/theirs.db")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tenant_from_before_encrypt_raises_wrong_key_and_the_others_go_on(backend: str, tmp_path: Path) -> None:
+    storage = new_storage(backend, tmp_path)._replace(tenant="")
+    names = shared_pool.fresh_tenant(), shared_pool.fresh_tenant()
+    with closing(storage.open()) as old, closing(storage.open()) as other:
+        encrypted, plain = map(old.tenant, names)
+        fill_little(encrypted)
+        fill_little(plain)
+        other.tenant(names[0], keys=KEYS).encrypt()
+        with pytest.raises(WrongKey):
+            encrypted.threads(metadata={"plan": "none has it"})
+        with pytest.raises(WrongKey):
+            encrypted.delete("t")
+        assert plain.threads(metadata={"plan": "none has it"}) == []
+        assert plain.delete("t")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_while_encrypt_is_under_way_nothing_is_deleted_without_keys(backend: str, tmp_path: Path) -> None:
+    storage = new_storage(backend, tmp_path)
+    with closing(storage.open()) as old:
+        fill_all(old)
+        start_encryption(old._session.transport.execute, KEYS, storage.tenant, hide_ids=True)  # type: ignore[attr-defined]
+        for delete in (
+            lambda: old.delete("t"),
+            lambda: old.checkpointer.delete_thread("u"),
+            lambda: old.store.delete(SPACE, "k1"),
+            lambda: old.store.batch([PutOp(SPACE, "k1", None), PutOp(SPACE, "k2", None)]),
+            lambda: old.erase(thread_id="t"),
+        ):
+            with pytest.raises(WrongKey):
+                delete()
+        with closing(storage.open(KEYS)) as keep:
+            keep.encrypt()
+            assert {info.id for info in keep.threads()} == {"t", "u", "c"}
+            assert len(keep.store.search(SPACE)) == 3
+
+
+def test_a_keep_without_keys_asks_only_after_replies_that_say_nothing(tmp_path: Path) -> None:
+    storage = new_storage("sqlite", tmp_path)
+    requests: list[str] = []
+    inner = storage.transport()
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def read(self, request: Any) -> Any:
+            requests.append(type(request).__name__)
+            return inner.read(request)
+
+    with closing(storage.open(inner=Counting())) as keep:
+        fill_all(keep)
+        requests.clear()
+        assert keep.checkpointer.get_tuple(config("t")) is not None
+        assert keep.store.get(SPACE, "k1") is not None
+        assert keep.store.search(SPACE, filter={"text": "blue moon 1"})
+        assert keep.cache.get([(("node",), "entry")])
+        assert keep.threads(limit=1)
+        keep.checkpointer.delete_thread("t")
+        keep.store.delete(SPACE, "k1")
+        assert "LoadTenant" not in requests
+        assert keep.store.get(SPACE, "k1") is None
+        assert keep.checkpointer.get_tuple(config("t")) is None
+        assert requests.count("LoadTenant") == 2

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.engine.identity import CACHE, UNFINISHED
 from threadkeep.engine.requests import LoadedRows
 from threadkeep.engine.tenants.requests import TenantRow, refuse_encrypted_row
 from threadkeep.plan import Failure, Outcome, Request, try_call
-from threadkeep.tenants.owners import owner_of, tenant_of
+from threadkeep.tenants.tenant_of import tenant_of
 
 if TYPE_CHECKING:
     from threadkeep.drivers.runner import Transport
@@ -41,8 +42,12 @@ class PlainTenants:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes. One that is refused undoes only itself."""
-        if all([request.is_refused for request in requests]):
-            return self._inner.write(requests)
+        for request in requests:
+            if not request.is_refused:
+                return self._write_after_asking(requests)
+        return self._inner.write(requests)
+
+    def _write_after_asking(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         asked = [try_call(partial(self.ask_before, request)) for request in requests]
         allowed = [request for request, each in zip(requests, asked, strict=True) if not isinstance(each, Failure)]
         made = iter(self._inner.write(allowed) if allowed else ())
@@ -57,4 +62,4 @@ class PlainTenants:
         """Raise WrongKey if the tenant that a request is about is encrypted. One round trip."""
         name = tenant_of(request)
         if name is not None:
-            refuse_encrypted_row(self._load_row(owner_of(name)))
+            refuse_encrypted_row(self._load_row(name.removeprefix(UNFINISHED).removeprefix(CACHE)))

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
-from threadkeep.engine.identity import CACHE, ThreadKey
+from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
 from threadkeep.engine.requests import Batch, Commit, ForkThread
 from threadkeep.engine.tenants.requests import LoadTenant, TenantRow, refuse_encrypted_row
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
-from threadkeep.tenants.owners import owner_of, tenant_of
 from threadkeep.tenants.plain import PlainTenants
+from threadkeep.tenants.tenant_of import tenant_of
 
 if TYPE_CHECKING:
     from threadkeep.drivers.runner import Transport
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 60.0
 _TIMEOUT = 30.0
-_METHODS = ("read", "write", "try_commit", "try_drop", "write_at_once")
+_METHODS_OF_PLAIN = ("read", "write")
+_METHODS = (*_METHODS_OF_PLAIN, "try_commit", "try_drop", "write_at_once")
 
 
 class Tenant:
@@ -152,12 +153,9 @@ class TenantTransport:
     def _step_in(self) -> None:
         """Reverse `_step_aside`."""
         for name in _METHODS:
-            if hasattr(self.inner, name) and self.__dict__.get(name) in (None, self._of_plain(name)):
+            of_plain = getattr(self._plain if name in _METHODS_OF_PLAIN else self.inner, name, None)
+            if of_plain is not None and self.__dict__.get(name) in (None, of_plain):
                 setattr(self, name, getattr(self, f"_{name}"))
-
-    def _of_plain(self, name: str) -> Any:
-        """Return the method that suffices if no tenant has keys or a quota."""
-        return getattr(self._plain, name, None) or getattr(self.inner, name)
 
     def opened(self, name: str) -> Translation | None:
         """Return how requests of a tenant, or of its cache, are translated; None if it has no keys.
@@ -172,7 +170,7 @@ class TenantTransport:
 
     def tenant(self, name: str) -> Tenant:
         """Return a tenant. One that was not added has no keys."""
-        name = owner_of(name)
+        name = name.removeprefix(UNFINISHED).removeprefix(CACHE)
         tenant = self._tenants.get(name)
         return self.add(Tenant(name, None, hide_ids=None)) if tenant is None else tenant
 
@@ -289,7 +287,7 @@ class TenantTransport:
         """Let the methods of the other transport take the place of these, except those that somebody replaced."""
         for name in _METHODS:
             if getattr(self, name, None) == getattr(self, f"_{name}"):
-                setattr(self, name, self._of_plain(name))
+                setattr(self, name, getattr(self._plain if name in _METHODS_OF_PLAIN else self.inner, name))
 
     def execute(self, request: Request[Any]) -> Any:
         """Execute a request as it is: rows of encrypted tenants are sealed already, or not opened."""

@@ -606,8 +606,9 @@ class PostgresDialect(SqlBackend):
 
     def drop_thread(self, request: DropThread, synchronous: str | None = None) -> Statement:
         """Return a deletion as one statement. It reads as False if the thread was changed meanwhile, or has a lease."""
-        drop = self.sql["commit-drop"].replace("{setting}", commits.setting(self.sql, synchronous))
-        values = {**self.key_values(request.key), "leased": request.leased, "sealed": request.sealed}
+        drop = self.sql["commit-drop-sealed" if request.sealed else "commit-drop"]
+        drop = drop.replace("{setting}", commits.setting(self.sql, synchronous))
+        values = {**self.key_values(request.key), "leased": request.leased}
         sql, parameters = self.typed(drop, values, keeps_plan=True)
         return Statement(sql, parameters, lambda rows: not rows or rows[0][0])
 

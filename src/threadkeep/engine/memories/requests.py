@@ -70,7 +70,7 @@ class WriteMemories(Request[None]):
     expired: bool = False
     """Whether to delete a memory of `deletes` only if it has expired."""
     sealed: bool = False
-    """Whether the memories of `puts` are encrypted, and the caller knows that the tenant is. If not, WrongKey if it is."""
+    """Whether the memories of `puts` are encrypted, and the caller knows that the tenant is; if not, WrongKey if so."""
 
 
 class ChangeMemories(Request[None]):

@@ -4,10 +4,10 @@
     write    StoreTenant, DeleteTenant, StoreDataKey, DeleteDataKeys: each is atomic
 
 Keys and quotas are bytes that a backend does not look into. As soon as a tenant's row is stored with `sealed`, no
-process can store anything for the tenant that is not encrypted, or delete anything without knowing that it is: a Commit,
-CopyThread or ForkThread whose thread row has no `sealed`, and a DropThread, WriteMemories or ChangeMemories that does
-not say `sealed`, raise WrongKey and change nothing. On PostgreSQL, a statement that started before may still be
-executed; on Valkey, this holds when StoreTenant has returned.
+process can store anything for the tenant that is not encrypted, or delete anything unless it knows that it is: a
+Commit, CopyThread or ForkThread whose thread row has no `sealed`, and a DropThread, WriteMemories or ChangeMemories
+that does not say `sealed`, raise WrongKey and change nothing. On PostgreSQL, a statement that started before may still
+be executed; on Valkey, this holds when StoreTenant has returned.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""Which tenant a request is about, and to which tenant a stored name belongs."""
+"""Which tenant a request is about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadSeveral, LoadSeveralItems
 from threadkeep.plan import Request
-
-
-def owner_of(name: str) -> str:
-    """Return the tenant to which a name belongs: what it caches, and what is not finished, have names of their own."""
-    return name.removeprefix(UNFINISHED).removeprefix(CACHE)
 
 
 def tenant_of(request: Request[Any]) -> str | None:
