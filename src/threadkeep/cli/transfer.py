@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -22,6 +23,7 @@ _Memories = Annotated[
     bool | None,
     typer.Option("--memories/--no-memories", help="Include memories, or not.", show_default="only with all threads"),
 ]
+_AES_KEY_BYTES = (16, 24, 32)
 _OUTCOMES = ("created", "unchanged", "updated", "merged", "conflicting")
 _COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "expired")
 
@@ -37,6 +39,15 @@ def import_(
         typer.Option("--kind", metavar="KIND", help=f"Kind of source: {', '.join(KINDS[:-1])}. Default: detect it."),
     ] = None,
     thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
+    source_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--source-key",
+            metavar="FILE",
+            help="File with the AES key of LangGraph's EncryptedSerializer that the source was written with.",
+            show_default="LANGGRAPH_AES_KEY, if the source is encrypted",
+        ),
+    ] = None,
     prefix: Prefix = "",
     verify: Verify = True,
     memories: Annotated[
@@ -64,6 +75,8 @@ def import_(
         progress_bar("importing", hidden=json) as on_progress,
     ):
         if kind in (None, OWN_EXPORT) and is_portable(source):
+            if source_key is not None:
+                raise ValueError("--source-key is for other savers: a portable file is opened with --keys")
             result = keep.import_portable(
                 source,
                 thread_id=thread,
@@ -80,6 +93,7 @@ def import_(
             result = keep.import_from(
                 source,
                 kind=kind,
+                serde=_serializer(source_key) if source_key is not None else None,
                 thread_id=thread,
                 prefix=prefix,
                 verify=verify,
@@ -88,6 +102,18 @@ def import_(
             )
     print_result(result, map(one_line, result_lines(result, "import")), as_json=json)
     return 0 if result.is_equal else NEGATIVE
+
+
+def _serializer(key_file: Path) -> Any:
+    """Return LangGraph's EncryptedSerializer with the key of a file, which may end with a line break."""
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer  # noqa: PLC0415 - on use
+
+    key = key_file.read_bytes()
+    if len(key) not in _AES_KEY_BYTES:
+        key = key.rstrip(b"\r\n")
+    if len(key) not in _AES_KEY_BYTES:
+        raise ValueError(f"{key_file} must have 16, 24 or 32 bytes, not {len(key)}")
+    return EncryptedSerializer.from_pycryptodome_aes(key=key)
 
 
 @app.command(epilog="Example: threadkeep export trip --output trip.tk")
