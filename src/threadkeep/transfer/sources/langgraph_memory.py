@@ -117,7 +117,9 @@ class InMemorySaverThreads:
             stored = self._saver.blobs.get((own, place.ns, channel, version))
             if stored is not None and stored[0] != "empty":
                 kept[channel] = _split_once(splitter, cache, (place.ns, channel), version, stored)
-        return EncodedCheckpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(self._opened(*about)))
+        return EncodedCheckpoint(
+            parent or None, found.plain, held, seen, kept, found.rest, metadata(self._opened(*about))
+        )
 
     def _opened(self, tag: str, data: bytes) -> bytes:
         return data if self.cipher is None else self.cipher.opened(tag, data)[1]
