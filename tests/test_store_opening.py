@@ -486,13 +486,12 @@ def test_words_of_an_older_database_are_ranked_by_their_counts(
     assert version(tables_url) == SCHEMA_VERSION
 
 
-def test_memories_of_version_6_are_found_after_the_migration(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memories_of_version_4_are_found_after_the_migration(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, threadkeep.open(tables_url) as keep:
-        use_version(patch, 6)
+        use_version(patch, 4)
         keep.setup()
-        with todays_columns(tables_url, 6):
-            keep.store.put(HOME, "a", {"text": "green tea"})
-            keep.store.put(HOME, "none", {"text": "water"}, index=False)
+    _put_as_version_4(tables_url, "a", "green tea", 0)
+    _put_as_version_4(tables_url, "none", "water", 1)
     before = _columns_of_index(tables_url)
     with threadkeep.open(tables_url) as keep:
         keep.store.put(HOME, "b", {"text": "tea, tea"})

@@ -42,7 +42,7 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
--- smaller-memory-indexes: the part of schema-7 that is about memories
+-- smaller-memory-indexes: the part of schema-8 that is about the indexes of memories
 -- Without `updated`, the index by namespace is a tenth as large, because it stores each namespace once; no statement
 -- used the order. GIN had an entry for each memory without words. It writes entries into a list first, and its pages
 -- stay in the file after the list is merged: with 4 MB, the default limit, they were most of the index.

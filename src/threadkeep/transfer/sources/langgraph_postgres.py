@@ -212,9 +212,10 @@ class PostgresSaverThreads:
             f"SELECT type, blob FROM checkpoint_writes WHERE thread_id = %s AND {where} = %s AND channel = %s"
             f" ORDER BY {self._path}, task_id, idx"
         )
-        rows = self._rows.all(query, (thread, value, TASKS))
-        opens = isinstance(self.cipher, OpeningCipher)
-        return _as_list([self.cipher.opened(tag, bytes(data)) for tag, data in rows] if opens else rows)
+        rows, cipher = self._rows.all(query, (thread, value, TASKS)), self.cipher
+        if isinstance(cipher, OpeningCipher):
+            rows = [cipher.opened(tag, bytes(data)) for tag, data in rows]
+        return _as_list(rows)
 
     def _writes(
         self, splitter: Splitter, thread: str, places: Sequence[CheckpointPlace]
