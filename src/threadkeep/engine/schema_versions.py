@@ -31,7 +31,7 @@ class SchemaVersions(NamedTuple):
 
     @classmethod
     def of_row(cls, version: int, readable: int | None = None, writable: int | None = None) -> SchemaVersions:
-        """Return the versions of a row. Before version 5 the row had the version only."""
+        """Return the versions of a row. Before version 8 the row had the version only."""
         return cls(version, readable or version, writable or version)
 
 

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
 DELETE FROM tk_schema;
 INSERT INTO tk_schema (version) VALUES (0);
 
--- versions: the schema version; from 5 on also the oldest versions whose code can read and write these tables
+-- versions: the schema version; from 8 on also the oldest versions whose code can read and write these tables
 SELECT * FROM tk_schema;
 
 -- set-version: store the schema version after a migration
