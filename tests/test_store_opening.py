@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import threading
 import time
@@ -27,6 +26,7 @@ from test_postgres import execute, schema_of
 from threadkeep import KeepStore
 from threadkeep.backends.sql.memories import memory_id_values
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.memories import json_text
 from threadkeep.engine.memories.namespaces import MemoryKey, encode
 from threadkeep.engine.memories.words import words
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
@@ -519,7 +519,7 @@ def _columns_of_index(url: str) -> list[str]:
 def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
     """Store a memory as the code for schema 4 did: each word at its position in the text."""
     values = memory_id_values("", MemoryKey(HOME, key)) | {
-        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json.dumps({"text": text})
+        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json_text.dump({"text": text})
     }  # fmt: skip
     names = list(values)
     if url.startswith("sqlite"):
