@@ -56,7 +56,7 @@ class Request(Value, Generic[T]):
     """
 
     def says_nothing(self, reply: Any) -> bool:
-        """Whether everything that this reply is about may be there, but encrypted, for a caller without keys."""
+        """Whether all that this reply could say may be there, but encrypted, for a caller without keys."""
         return not reply
 
     def __await__(self) -> Generator[Request[T], T, T]:

@@ -99,10 +99,6 @@ class LoadCheckpoints(Request[LoadedRows]):
     wanted: tuple[CheckpointRef, ...]
     cached: CachedItems | None = None
 
-    def says_nothing(self, reply: LoadedRows) -> bool:
-        """Whether the thread is not there, or encrypted."""
-        return is_hidden(reply.thread)
-
 
 class LoadSeveral(Request[tuple[LoadedRows, ...]]):
     """Load checkpoints of several threads: one reply for each of `loads`, in order.
@@ -130,10 +126,6 @@ class LoadItems(Request[LoadedRows]):
     ranges: tuple[ItemRange, ...]
     cached: CachedItems | None = None
     unchecked: bool = False
-
-    def says_nothing(self, reply: LoadedRows) -> bool:
-        """Whether the thread is not there, or encrypted."""
-        return is_hidden(reply.thread)
 
 
 class ItemsOf(NamedTuple):
@@ -189,10 +181,6 @@ class LoadAncestors(Request[LoadedRows]):
     limit: int
     cached: CachedItems | None = None
 
-    def says_nothing(self, reply: LoadedRows) -> bool:
-        """Whether the thread is not there, or encrypted."""
-        return is_hidden(reply.thread)
-
 
 class LoadThreadRows(Request[LoadedRows]):
     """Load every checkpoint of a thread, including hidden ones, and writes whose checkpoint does not exist.
@@ -202,10 +190,6 @@ class LoadThreadRows(Request[LoadedRows]):
 
     access: ClassVar[Access] = READ
     key: ThreadKey
-
-    def says_nothing(self, reply: LoadedRows) -> bool:
-        """Whether the thread is not there, or encrypted."""
-        return is_hidden(reply.thread)
 
 
 class ScannedCheckpoint(NamedTuple):

@@ -34,9 +34,10 @@ class PlainTenants:
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
         reply = self._inner.read(request)
-        if type(reply) is LoadedRows and reply.thread is not None and reply.thread.sealed is None:
-            return reply  # the usual case, in few steps
-        if request.says_nothing(reply):
+        if type(reply) is LoadedRows:  # `is_hidden`, without a call
+            if reply.thread is None or reply.thread.sealed is not None:
+                self._ask(request)
+        elif request.says_nothing(reply):
             self._ask(request)
         return reply
 
