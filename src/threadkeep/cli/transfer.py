@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -18,12 +18,12 @@ from threadkeep.cli.settings import as_url
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS
+from threadkeep.transfer.sources.value_cipher import read_serializer
 
 _Memories = Annotated[
     bool | None,
     typer.Option("--memories/--no-memories", help="Include memories, or not.", show_default="only with all threads"),
 ]
-_AES_KEY_BYTES = (16, 24, 32)
 _OUTCOMES = ("created", "unchanged", "updated", "merged", "conflicting")
 _COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "expired")
 
@@ -93,7 +93,7 @@ def import_(
             result = keep.import_from(
                 source,
                 kind=kind,
-                serde=_serializer(source_key) if source_key is not None else None,
+                serde=read_serializer(source_key) if source_key is not None else None,
                 thread_id=thread,
                 prefix=prefix,
                 verify=verify,
@@ -102,18 +102,6 @@ def import_(
             )
     print_result(result, map(one_line, result_lines(result, "import")), as_json=json)
     return 0 if result.is_equal else NEGATIVE
-
-
-def _serializer(key_file: Path) -> Any:
-    """Return LangGraph's EncryptedSerializer with the key of a file, which may end with a line break."""
-    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer  # noqa: PLC0415 - on use
-
-    key = key_file.read_bytes()
-    if len(key) not in _AES_KEY_BYTES:
-        key = key.rstrip(b"\r\n")
-    if len(key) not in _AES_KEY_BYTES:
-        raise ValueError(f"{key_file} must have 16, 24 or 32 bytes, not {len(key)}")
-    return EncryptedSerializer.from_pycryptodome_aes(key=key)
 
 
 @app.command(epilog="Example: threadkeep export trip --output trip.tk")

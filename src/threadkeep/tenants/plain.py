@@ -10,15 +10,14 @@ Changes are refused by the storage, see `engine.tenants.requests`. Before the fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.engine.identity import CACHE, UNFINISHED
-from threadkeep.engine.requests import LoadedRows
+from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
+from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadedRows, LoadSeveral, LoadSeveralItems
 from threadkeep.engine.tenants.requests import TenantRow, refuse_encrypted_row
 from threadkeep.plan import Failure, Outcome, Request, try_call
-from threadkeep.tenants.tenant_of import tenant_of
 
 if TYPE_CHECKING:
     from threadkeep.drivers.runner import Transport
@@ -64,3 +63,22 @@ class PlainTenants:
         name = tenant_of(request)
         if name is not None:
             refuse_encrypted_row(self._load_row(name.removeprefix(UNFINISHED).removeprefix(CACHE)))
+
+
+def tenant_of(request: Request[Any]) -> str | None:
+    """Return the tenant that a request is about; None if it is about the whole storage."""
+    find = _TENANT_OF.get(type(request))
+    if find is not None:
+        return find(request)
+    key = getattr(request, "key", None)
+    tenant: str | None = key.tenant if isinstance(key, ThreadKey) else getattr(request, "tenant", None)
+    return tenant
+
+
+_TENANT_OF: Mapping[type, Callable[[Any], str | None]] = {
+    Commit: lambda request: str(request.batch.thread.key.tenant),
+    CopyThread: lambda request: str(request.thread.key.tenant),
+    ForkThread: lambda request: str(request.batch.thread.key.tenant),
+    LoadSeveral: lambda request: str(request.loads[0].key.tenant) if request.loads else None,
+    LoadSeveralItems: lambda request: str(request.loads[0].thread.key.tenant) if request.loads else None,
+}

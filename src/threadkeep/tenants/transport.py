@@ -22,8 +22,7 @@ from threadkeep.engine.requests import Batch, Commit, ForkThread
 from threadkeep.engine.tenants.requests import LoadTenant, TenantRow, refuse_encrypted_row
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
-from threadkeep.tenants.plain import PlainTenants
-from threadkeep.tenants.tenant_of import tenant_of
+from threadkeep.tenants.plain import PlainTenants, tenant_of
 
 if TYPE_CHECKING:
     from threadkeep.drivers.runner import Transport

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -21,6 +22,7 @@ from threadkeep.transfer.sources.checkpoint_bytes import SplitCheckpoint, split_
 from threadkeep.transfer.sources.source import UnreadableError
 
 AES_KEY = "LANGGRAPH_AES_KEY"
+_KEY_BYTES = (16, 24, 32)
 _SAMPLES = 20
 """So many encrypted values are tried before a key is refused: some may be damaged."""
 
@@ -117,6 +119,16 @@ def split_whole(
         values={name: cipher.sealed_parts(parts) for name, parts in found.values.items()},
         rest=cipher.sealed(*found.rest) if found.rest is not None else None,
     )
+
+
+def read_serializer(key_file: Path) -> EncryptedSerializer:
+    """Return the EncryptedSerializer with the AES key of a file, which may end with a line break."""
+    key = key_file.read_bytes()
+    if len(key) not in _KEY_BYTES:
+        key = key.rstrip(b"\r\n")
+    if len(key) not in _KEY_BYTES:
+        raise ValueError(f"{key_file} must have 16, 24 or 32 bytes, not {len(key)}")
+    return EncryptedSerializer.from_pycryptodome_aes(key=key)
 
 
 def cipher_of(serde: Any) -> ValueCipher | None:
