@@ -56,7 +56,8 @@ ON_THE_CLUSTER = {
     "test_store_conformance.py", "test_tenant_rows.py", "test_tenants.py", "test_valkey.py",
     "test_verify.py",
     "test_encrypted_agreement.py", "test_encrypted_conformance.py", "test_encrypted_damage.py",
-    "test_encrypted_files.py", "test_erase.py", "test_inspector_browser.py", "test_kept_rows.py", "test_search.py",
+    "test_encrypted_files.py", "test_erase.py", "test_inspector_browser.py", "test_kept_rows.py",
+    "test_plain_keeps.py", "test_search.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 

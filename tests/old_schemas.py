@@ -16,12 +16,10 @@ from threadkeep.engine.identity import to_bytes
 
 _TICKS = 3
 """The schema version in which PostgreSQL's column `tick` replaced `hour`."""
-_SHORT_PATHS = 7
-"""The schema version in which the paths of tasks became shorter."""
-_REFS = 6
-"""The schema version in which the refs of PostgreSQL became text."""
-_MEMORIES, _TENANTS = 2, 8
-"""The schema versions in which there came to be memories, and tenants with keys."""
+_MEMORIES = 2
+"""The schema version in which there came to be memories."""
+_REST = 8
+"""The schema version of 0.2.0: paths of tasks are shorter, refs are text in PostgreSQL, there are tenants with keys."""
 
 
 def use_version(patch: pytest.MonkeyPatch, version: int) -> None:
@@ -46,21 +44,21 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         _execute(url, f"ALTER TABLE tk_threads ADD COLUMN {column} {rest}")
     for old, new in renamed:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {old} TO {new}")
-    if version < _TENANTS and is_postgres:
+    if version < _REST and is_postgres:
         _execute(url, read_blocks("postgres/tenants.sql")["tenant-tables"])
-    elif _MEMORIES <= version < _TENANTS:
+    elif _MEMORIES <= version < _REST:
         _execute(url, "ALTER TABLE tk_memories ADD COLUMN sealed INTEGER")
-    retyped = ["tk_checkpoints", "tk_writes"] if is_postgres and version < _REFS else []
+    retyped = ["tk_checkpoints", "tk_writes"] if is_postgres and version < _REST else []
     for table in retyped:
         _execute(url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE text USING array_to_string(refs, ',')")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threadkeep.engine.commit.new_family", lambda _: 0)
-        for module in ("sql.backend", "sqlite.commits", "postgres.commits") if version < _SHORT_PATHS else ():
+        for module in ("sql.backend", "sqlite.commits", "postgres.commits") if version < _REST else ():
             patch.setattr(f"threadkeep.backends.{module}.pack_path", to_bytes)
         yield
-    if version < _TENANTS and is_postgres:
+    if version < _REST and is_postgres:
         _execute(url, "DROP TABLE tk_tenants; DROP TABLE tk_keys")
-    elif _MEMORIES <= version < _TENANTS:
+    elif _MEMORIES <= version < _REST:
         _execute(url, "ALTER TABLE tk_memories DROP COLUMN sealed")
     for table in retyped:
         _execute(
@@ -70,6 +68,12 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {new} TO {old}")
     for column, _ in added:
         _execute(url, f"ALTER TABLE tk_threads DROP COLUMN {column}")
+
+
+def set_version(url: str, version: int) -> None:
+    """Let a database say that it has another schema version."""
+    last = " WHERE version = (SELECT max(version) FROM tk_schema)" if url.startswith("postgres") else ""
+    _execute(url, f"UPDATE tk_schema SET version = {version}{last}")
 
 
 def _execute(url: str, sql: str) -> None:

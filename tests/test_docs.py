@@ -29,7 +29,7 @@ import threadkeep
 from threadkeep import urls
 from threadkeep.adapters.cubeloop import KeepCube
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -353,10 +353,10 @@ def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
 
 def test_the_reference_lists_every_schema_version_and_no_other_page_repeats_the_number() -> None:
     versions = rows(section(ROOT / "docs/reference/schema.md", "Versions"))
-    assert [row[0] for row in versions] == [str(number) for number in range(1, SCHEMA_VERSION + 1)]
+    assert [row[0] for row in versions] == list(map(str, STEPS))
     sql = read_blocks("sqlite/blocks.sql", "sqlite/views.sql")
     assert [row[0] for row in versions if "views" in row[1]] == [
-        number for number in map(str, range(1, SCHEMA_VERSION + 1)) if "CREATE VIEW" in sql[f"schema-{number}"]
+        number for number in map(str, STEPS) if "CREATE VIEW" in sql[f"schema-{number}"]
     ]
     numbered = re.compile(r"schema (?:version )?\d", re.IGNORECASE)
     assert {page.name for page in PAGES if numbered.search(prose(page))} <= {"CHANGELOG.md"}

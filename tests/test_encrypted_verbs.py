@@ -189,7 +189,7 @@ def reads(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "cube", lambda: asyncio.run(_read_cube(keep.cube))
     yield "verify", lambda: keep.verify()
     yield "verify prefix", lambda: keep.verify(prefix="t")
-    yield "repair", lambda: keep.repair(dry_run=True)
+    yield "repair", lambda: keep.repair("chat", dry_run=True)
     yield "export", lambda: _exported(keep)
     yield "tenants", lambda: [(info.threads, info.memories) for info in keep.tenants()]
 
@@ -440,7 +440,7 @@ def changes(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "delete by metadata", lambda: keep.delete(metadata={"label": 1})
     yield "delete", lambda: [keep.delete("label none"), keep.delete("label none"), keep.delete("forked", kind="graph")]
     yield "delete_thread", lambda: keep.checkpointer.delete_thread("label text")
-    yield "erase", lambda: _receipt(keep.erase("questions", namespace=[("users", "secret-user"), ("no",)]))
+    yield "erase", lambda: _receipt(keep.erase(thread_id="questions", namespace=[("users", "secret-user"), ("no",)]))
     yield "erase partly", lambda: _receipt(keep.erase(metadata={"label": True}))
     yield (
         "delete_memories",

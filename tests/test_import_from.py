@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +47,12 @@ from foreign_savers import (
     read_thread,
 )
 from row_invariants import find_problems
+from sealed_storages import KEYS
 from threadkeep.cli.app import run
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.splitter import Splitter
 from threadkeep.engine.log.type_gate import KeepSerializer
-from threadkeep.errors import Corrupt, Missing, ReadOnly, Unavailable
+from threadkeep.errors import Corrupt, Missing, ReadOnly, Unavailable, WrongKey
 
 THREADS = ["chat", "asked", "answered"]
 ALL = [*THREADS, "achat", "aasked"]
@@ -472,7 +475,6 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
         "3": ("pickle", trap),
         "4": ("msgpack", b"\xdd\xff\xff\xff\xff"),
         "5": ("msgpack", b"\x91" * 100_000),
-        "6": ("msgpack+aes", b"secret"),
         "7": ("msgpack", ormsgpack.packb({"channel_versions": 1})),
         "8": ("json", b"{"),
     }
@@ -486,11 +488,9 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
     connection.close()
     found = empty.import_from(source)
     assert (found.checkpoints, found.writes) == (2, 3)
-    assert len(found.differences) == 6
+    assert len(found.differences) == 5
     message = " ".join(found.differences)
-    assert all(
-        word in message for word in ("pickle", "encrypted", "'3'", "'4'", "'5'", "'6'", "'7'", "'8'", "left out")
-    )
+    assert all(word in message for word in ("pickle", "'3'", "'4'", "'5'", "'7'", "'8'", "left out"))
     read = empty.checkpointer.get_tuple({"configurable": {"thread_id": "t", "checkpoint_id": "2"}})
     assert read is not None
     assert read.checkpoint["channel_values"]["a"] == [lc]
@@ -510,6 +510,9 @@ def test_values_that_are_encrypted_one_by_one_are_carried_over_as_they_are(monke
         assert keep.import_from(database.url).differences == ()
         assert_same(keep.checkpointer, theirs, THREADS)
         assert finish_thread(keep.checkpointer, "asked")[1] == ()
+
+
+AES_KEY = b"0123456789abcdef"
 
 
 class Mirror:
@@ -543,12 +546,114 @@ def test_checkpoints_that_are_encrypted_as_a_whole_are_imported_with_the_same_se
             assert (again.differences, again.checkpoints, again.unchanged) == ((), 0, found.threads)
             assert_same(keep.checkpointer, theirs, THREADS)
             assert finish_thread(keep.checkpointer, "asked")[1] == ()
-    with threadkeep.open("memory://") as keep:
-        assert all("encrypted" in each for each in keep.import_from(path).differences)
     other = EncryptedSerializer.from_pycryptodome_aes(key=b"another key, yes")
     with threadkeep.open("memory://", serde=other) as keep:
-        assert all("left out: it cannot be decrypted" in each for each in keep.import_from(path).differences)
-        assert all(info.checkpoints == 0 for info in keep.threads())
+        with pytest.raises(WrongKey, match="with another key"):
+            keep.import_from(path)
+        assert keep.threads() == []
+
+
+@pytest.fixture(params=["sqlite", "postgres", "memory"])
+def encrypted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield an encrypted source, and the saver that wrote it."""
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=AES_KEY)
+    with ExitStack() as stack:
+        theirs: Any
+        if request.param == "memory":
+            source = theirs = InMemorySaver(serde=serde)
+        elif request.param == "sqlite":
+            source = tmp_path / "encrypted.db"
+            theirs = stack.enter_context(SqliteSaver.from_conn_string(str(source)))
+        else:
+            database = Database()
+            source, theirs = database.url, stack.enter_context(PostgresSaver.from_conn_string(database.libpq))
+        theirs.serde = serde
+        if request.param != "memory":
+            theirs.setup()
+        fill_saver(theirs, turns=1)
+        yield source, theirs
+
+
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "with keys"])
+@pytest.mark.parametrize("key_is", ["given", "in the environment"])
+def test_an_encrypted_source_becomes_ordinary_state(
+    encrypted: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, keys: Any, key_is: str
+) -> None:
+    source, theirs = encrypted
+    if key_is == "in the environment":
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", AES_KEY.decode())
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=AES_KEY) if key_is == "given" else None
+    with threadkeep.open("memory://", keys=keys) as keep:
+        found = keep.import_from(source, serde=serde)
+        assert (found.differences, found.checkpoints > 3) == ((), True)
+        again = keep.import_from(source, serde=serde)
+        assert (again.differences, again.checkpoints, again.unchanged) == ((), 0, found.threads)
+        assert_same(keep.checkpointer, theirs, THREADS)
+        assert keep.verify().problems == []
+        monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+        assert finish_thread(keep.checkpointer, "asked")[1] == ()
+
+
+def test_an_encrypted_source_needs_its_key(encrypted: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    source, _ = encrypted
+    if isinstance(source, InMemorySaver):
+        source.serde = JsonPlusSerializer()  # whose key would be taken
+    other = EncryptedSerializer.from_pycryptodome_aes(key=b"another key, yes")
+    with threadkeep.open("memory://") as keep:
+        with pytest.raises(WrongKey, match="with another key"):
+            keep.import_from(source, serde=other)
+        with pytest.raises(WrongKey, match="set LANGGRAPH_AES_KEY, or pass its serde="):
+            keep.import_from(source)
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", "another key, yes")
+        with pytest.raises(WrongKey, match="with another key"):
+            keep.import_from(source)
+        with pytest.raises(TypeError, match="EncryptedSerializer"):
+            keep.import_from(source, serde=JsonPlusSerializer())
+        assert keep.threads() == []
+    with threadkeep.open("memory://", serde=other) as keep, pytest.raises(ValueError, match="leave out serde="):
+        keep.import_from(source, serde=other)
+
+
+def test_a_value_of_an_encrypted_source_that_is_damaged_is_left_out_and_named(tmp_path: Path) -> None:
+    path, serde = tmp_path / "encrypted.db", EncryptedSerializer.from_pycryptodome_aes(key=AES_KEY)
+    with SqliteSaver.from_conn_string(str(path)) as theirs:
+        theirs.serde = serde
+        theirs.setup()
+        fill_saver(theirs, turns=1)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE writes SET value = x'00' WHERE rowid = (SELECT min(rowid) FROM writes)")
+    connection.execute("UPDATE checkpoints SET checkpoint = x'00' WHERE rowid = (SELECT max(rowid) FROM checkpoints)")
+    connection.commit()
+    connection.close()
+    with threadkeep.open("memory://") as keep:
+        differences = keep.import_from(path, serde=serde).differences
+        assert any("left out: it cannot be decrypted" in each for each in differences)
+        assert any("cannot be decrypted" in each and "its value of" in each for each in differences)
+
+
+def test_the_command_imports_an_encrypted_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, serde = tmp_path / "encrypted.db", EncryptedSerializer.from_pycryptodome_aes(key=AES_KEY)
+    with SqliteSaver.from_conn_string(str(path)) as theirs:
+        theirs.serde = serde
+        theirs.setup()
+        fill_saver(theirs, turns=1)
+    (tmp_path / "key").write_bytes(AES_KEY + b"\n")
+    (tmp_path / "short").write_bytes(b"short")
+    given = ["import", str(path), "--url", str(tmp_path / "agent.db"), "--json"]
+    assert run(given) != 0
+    assert "set LANGGRAPH_AES_KEY" in capsys.readouterr().err
+    assert run([*given, "--source-key", str(tmp_path / "short")]) != 0
+    assert "16, 24 or 32 bytes" in capsys.readouterr().err
+    assert run([*given, "--source-key", str(tmp_path / "missing")]) != 0
+    assert "missing" in capsys.readouterr().err
+    assert run([*given, "--source-key", str(tmp_path / "key")]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["differences"], done["checkpoints"] > 3) == ([], True)
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", AES_KEY.decode())
+    assert run(given) == 0
+    assert json.loads(capsys.readouterr().out)["checkpoints"] == 0
 
 
 def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -> None:

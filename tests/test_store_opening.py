@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import threading
 import time
@@ -28,6 +27,7 @@ from test_postgres import execute, schema_of
 from threadkeep import KeepStore
 from threadkeep.backends.sql.memories import memory_id_values
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.memories import json_text
 from threadkeep.engine.memories.namespaces import MemoryKey, encode
 from threadkeep.engine.memories.words import words
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
@@ -508,13 +508,12 @@ def test_words_of_an_older_database_are_ranked_by_their_counts(
     assert version(tables_url) == SCHEMA_VERSION
 
 
-def test_memories_of_version_6_are_found_after_the_migration(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memories_of_version_4_are_found_after_the_migration(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, threadkeep.open(tables_url) as keep:
-        use_version(patch, 6)
+        use_version(patch, 4)
         keep.setup()
-        with todays_columns(tables_url, 6):
-            keep.store.put(HOME, "a", {"text": "green tea"})
-            keep.store.put(HOME, "none", {"text": "water"}, index=False)
+    _put_as_version_4(tables_url, "a", "green tea", 0)
+    _put_as_version_4(tables_url, "none", "water", 1)
     before = _columns_of_index(tables_url)
     with threadkeep.open(tables_url) as keep:
         keep.store.put(HOME, "b", {"text": "tea, tea"})
@@ -542,7 +541,7 @@ def _columns_of_index(url: str) -> list[str]:
 def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
     """Store a memory as the code for schema 4 did: each word at its position in the text."""
     values = memory_id_values("", MemoryKey(HOME, key)) | {
-        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json.dumps({"text": text})
+        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json_text.dump({"text": text})
     }  # fmt: skip
     names = list(values)
     if url.startswith("sqlite"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, thread_checksum, thread_problem
 from threadkeep.engine.memories.namespaces import MemoryKey
-from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemory, WriteMemories
+from threadkeep.engine.memories.requests import ChangeMemories, GetMemories, MemoryRow, NewMemory, WriteMemories
 from threadkeep.engine.requests import (
     Batch,
     CheckpointRef,
@@ -248,7 +248,10 @@ def test_data_keys_are_listed_by_name_and_deleted(keep: threadkeep.Keep) -> None
 
 
 def plain_changes() -> list[Request[Any]]:
-    """Return every change that stores something which is not encrypted, on a thread that is at (7, 1)."""
+    """Return every change that stores something which is not encrypted, or deletes without knowing that others are.
+
+    They are on a thread that is at (7, 1).
+    """
     row = thread_row(KEY, 2, None)
     target = KEY._replace(id="target")
     return [
@@ -262,6 +265,13 @@ def plain_changes() -> list[Request[Any]]:
         put(TENANT, sealed=False, vectors=(b"\0\0\x80\x3f" * 2,)),
         put(TENANT, sealed=False)._replace(deletes=(MemoryKey(("users", "u1"), "other"),)),
         WriteMemories(TENANT, (*put(TENANT, sealed=False).puts, *put(TENANT, sealed=False, key=OTHER).puts), (), 1),
+        DropThread(KEY),
+        DropThread(KEY, leased=True),
+        DropThread(KEY._replace(id="no such thread")),
+        WriteMemories(TENANT, (), (MemoryKey(("users", "u1"), "other"),), 1),
+        WriteMemories(TENANT, (), (MemoryKey(("users", "u1"), "other"), OTHER), 1),
+        ChangeMemories(WriteMemories(TENANT, (), (OTHER,), 1), ((OTHER, None),)),
+        ChangeMemories(WriteMemories(TENANT, (), (OTHER,), 1), ((OTHER, 7),)),
     ]
 
 
@@ -289,15 +299,19 @@ def check_refusals(sealing: threadkeep.Keep, stale: threadkeep.Keep) -> None:
         with pytest.raises(WrongKey):
             result(outcome)
     assert state(sealing) == before
-    # Other tenants, sealed changes and deletions are not affected.
+    for drop in (lambda: stale._session.transport.inner.try_drop(KEY), lambda: stale.tenant(TENANT).delete("t")):
+        with suppress(WrongKey):  # or it returns False, and a request raises
+            assert not drop()
+        assert state(sealing) == before
+    # Other tenants, and those who know that the tenant is encrypted, are not affected.
     send(stale, Commit(batch(thread_row(KEY._replace(tenant="other"), sealed=None))))
     send(stale, put("other", sealed=False))
     send(sealing, Commit(batch(thread_row(KEY, 2), (7, 1), "2")))
     send(sealing, Commit(batch(thread_row(KEY._replace(id="new")))))
     send(sealing, put(TENANT, sealed=True))
     send(sealing, put(TENANT, sealed=True)._replace(deletes=(MemoryKey(("users", "u1"), "other"),)))
-    send(stale, WriteMemories(TENANT, (), (WHERE,), 2))
-    send(stale, DropThread(KEY))
+    send(stale, WriteMemories(TENANT, (), (WHERE,), 2, sealed=True))
+    send(stale, DropThread(KEY, sealed=True))
     with pytest.raises(Conflict):
         send(sealing, Commit(batch(thread_row(KEY, 3), (7, 1), "3")))
     # What is not sealed any more takes everything.
@@ -341,6 +355,8 @@ def test_the_verbs_of_a_keep_that_was_open_before_raise_wrong_key(lasting_url: s
             lambda: stale.store.put(("users",), "name", {"text": "Bob"}),
             lambda: stale.store.put(("users",), "new", {"text": "Bob"}, index=False),
             lambda: stale.checkpointer.copy_thread("t", "copy"),
+            lambda: stale.checkpointer.delete_thread("t"),
+            lambda: stale.store.delete(("users",), "name"),
         ):
             with pytest.raises(WrongKey):
                 change()
@@ -348,5 +364,3 @@ def test_the_verbs_of_a_keep_that_was_open_before_raise_wrong_key(lasting_url: s
         found = stale.store.get(("users",), "name")
         assert found is not None
         assert found.value == {"text": "Ada"}
-        stale.store.delete(("users",), "name")
-        assert stale.store.get(("users",), "name") is None

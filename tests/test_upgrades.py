@@ -22,13 +22,14 @@ from redis import Redis
 import postgres_servers
 import threadkeep
 import valkey_servers
-from old_schemas import todays_columns, use_version
+from old_schemas import set_version, todays_columns, use_version
 from sample_keep import contents
 from threadkeep.cli.app import run
 from threadkeep.engine import schema_versions
 from threadkeep.engine.schema_versions import (
     NO_SCHEMA,
     OLDEST_USABLE,
+    RELEASED,
     SCHEMA_VERSION,
     SchemaUse,
     SchemaVersions,
@@ -37,10 +38,10 @@ from threadkeep.engine.schema_versions import (
 from threadkeep.errors import Corrupt, SchemaTooNew, SchemaTooOld
 
 DATA = Path(__file__).parent / "data"
-OLD_VERSIONS = {"own4": 4, "own5": 5, "own6": 6, "own7": 7}
+OLD_VERSIONS = {"own4": 4}
 """The schema versions of the old storages, by the name of their files."""
-FIRST_STATED_ON_VALKEY = 5
-"""The first version that Valkey's keys state."""
+LAST_RELEASE = "own8"
+"""The storages that the last release writes, or will write. Make new ones for each release."""
 
 
 def unpacked(name: str) -> bytes:
@@ -159,22 +160,19 @@ def test_the_command_migrates(
         assert contents(keep) == expected
 
 
-def test_old_keys_of_valkey_are_used_as_they_are(
-    old_name: str, old_version: int, tmp_path: Path, expected: dict[str, Any]
-) -> None:
+def test_old_keys_of_valkey_are_used_as_they_are(old_name: str, tmp_path: Path, expected: dict[str, Any]) -> None:
     url = old_valkey(old_name, tmp_path)
-    stated = old_version if old_version >= FIRST_STATED_ON_VALKEY else 0
     for options in ({"migrate": False}, {"read_only": True}):
         with threadkeep.open(url, **options) as keep:
             assert contents(keep) == expected
-            assert keep.migrate(dry_run=True).found == stated
+            assert keep.migrate(dry_run=True).found == 0  # version 4 did not state it
     with threadkeep.open(url) as keep:
         keep.threads()
         assert keep.migrate(dry_run=True).found == SCHEMA_VERSION
 
 
 def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
-    url = old_valkey("own5", tmp_path)
+    url = old_valkey(LAST_RELEASE, tmp_path)
     server = Redis(port=urlsplit(url).port or 0)
     server.hset("own:{000}:schema:", mapping={"version": 9, "readable": SCHEMA_VERSION, "writable": 9})
     with threadkeep.open(url) as keep, pytest.raises(SchemaTooNew, match="read_only=True"):
@@ -185,7 +183,7 @@ def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [{"version": b"\xff"}, {"readable": "", "writable": 4}])
 def test_a_schema_version_of_valkey_that_cannot_be_read_is_reported(tmp_path: Path, damaged: Any) -> None:
-    url = old_valkey("own5", tmp_path)
+    url = old_valkey(LAST_RELEASE, tmp_path)
     Redis(port=urlsplit(url).port or 0).hset("own:{000}:schema:", mapping=damaged)
     with threadkeep.open(url) as keep:
         for use in (keep.threads, lambda: keep.delete("by hand"), lambda: keep.migrate(dry_run=True)):
@@ -212,8 +210,8 @@ def test_an_old_file_can_be_backed_up_before_it_is_migrated(
         assert contents(keep) == expected
 
 
-def test_rows_that_version_5_adds_after_the_migration_are_read(tmp_path: Path) -> None:
-    url = old_postgres("own5", tmp_path)
+def test_refs_that_an_older_version_adds_after_the_migration_are_read(tmp_path: Path) -> None:
+    url = old_postgres("own4", tmp_path)
     with threadkeep.open(url) as keep:
         before = contents(keep)
     with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
@@ -228,14 +226,14 @@ def test_rows_that_version_5_adds_after_the_migration_are_read(tmp_path: Path) -
 def test_paths_that_look_short_by_chance_are_read_as_they_were(
     tables_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Version 7 stores the path of a usual task as byte 1 and the node's name."""
+    """Version 8 stores the path of a usual task as byte 1 and the node's name."""
     paths = ["", "\0", "\0a", "\1", "\1agent", "~__pregel_pull, agent", "~__pregel_push, 0", "other"]
     at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
     with monkeypatch.context() as patch:
-        use_version(patch, 6)
+        use_version(patch, 4)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
-            with todays_columns(tables_url, 6):
+            with todays_columns(tables_url, 4):
                 for path in paths:
                     keep.checkpointer.put_writes(at, [("notes", path)], path or "none", path)
     with threadkeep.open(tables_url) as keep:
@@ -250,7 +248,7 @@ def test_paths_that_look_short_by_chance_are_read_as_they_were(
 
 
 def test_a_new_file_has_small_pages_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
-    old, new = old_sqlite("own5", tmp_path), f"sqlite:///{tmp_path}/new.db"
+    old, new = old_sqlite("own4", tmp_path), f"sqlite:///{tmp_path}/new.db"
     for url, size in ((old, 4096), (new, 2048)):
         with threadkeep.open(url) as keep:
             keep.store.put(("users",), "name", {"text": "Ada"})
@@ -267,12 +265,49 @@ def test_current_versions_are_used_as_they_are() -> None:
 @pytest.mark.parametrize("use", [SchemaUse(read_only=True), SchemaUse(migrate=False)], ids=str)
 def test_an_older_version_is_used_as_it_is_if_its_rows_can_be(use: SchemaUse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_versions, "SCHEMA_VERSION", OLDEST_USABLE + 2)
+    monkeypatch.setattr(schema_versions, "STEPS", (*schema_versions.STEPS, OLDEST_USABLE + 1, OLDEST_USABLE + 2))
     for version in range(OLDEST_USABLE, OLDEST_USABLE + 3):
         assert not needs_migration(SchemaVersions.of_row(version), use, database="x.db")
     with pytest.raises(SchemaTooOld, match="x.db has the old schema version"):
-        needs_migration(SchemaVersions.of_row(OLDEST_USABLE - 1), use, database="x.db")
+        needs_migration(SchemaVersions.of_row(RELEASED["0.1.0"]), use, database="x.db")
     with pytest.raises(SchemaTooOld, match="x.db has no threadkeep tables"):
         needs_migration(NO_SCHEMA, use, database="x.db")
+
+
+@pytest.mark.parametrize("storage", OLD_STORAGES)
+def test_a_release_works_with_the_schema_of_the_one_before_without_a_migration(storage: str, tmp_path: Path) -> None:
+    """From 0.2.0 on. If it fails: keep the old tables readable and writable, and OLDEST_USABLE at their version."""
+    last = list(RELEASED.values())[-1]
+    assert last >= OLDEST_USABLE, f"this code needs a migration from version {last}, that of the last release"
+    with threadkeep.open("memory://") as keep:
+        keep.import_portable(DATA / f"{LAST_RELEASE}.jsonl.zst")
+        expected = contents(keep)
+    url = OLD_STORAGES[storage](LAST_RELEASE, tmp_path)
+    with threadkeep.open(url, migrate=False) as keep:
+        assert keep.migrate(dry_run=True).found == last
+        assert contents(keep) == expected
+        keep.store.put(("users",), "short", {"text": "new"})
+        keep.rollback("chat", "latest~2")
+        keep.describe("chat", title="A title")
+        keep.prune(policy=threadkeep.Policy(keep_last=1))
+        assert keep.verify().problems == []
+        assert keep.migrate(dry_run=True).found == last
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_a_database_of_a_version_that_was_never_released_is_refused_and_left_alone(
+    tables_url: str, version: int
+) -> None:
+    with threadkeep.open(tables_url) as keep:
+        keep.store.put(("users",), "name", {"text": "Ada"})
+    set_version(tables_url, version)
+    with threadkeep.open(tables_url) as keep:
+        for use in (lambda: keep.store.get(("users",), "name"), keep.migrate):
+            with pytest.raises(SchemaTooOld, match=f"schema version {version}, which no released threadkeep had"):
+                use()
+    set_version(tables_url, SCHEMA_VERSION)
+    with threadkeep.open(tables_url) as keep:
+        assert keep.store.get(("users",), "name") is not None
 
 
 LATER = SCHEMA_VERSION + 2

@@ -49,6 +49,15 @@ class Request(Value, Generic[T]):
     """Something that the driver of a plan must do; its reply is a T. Each class of requests declares its access."""
 
     access: ClassVar[Access]
+    is_refused: ClassVar[bool] = False
+    """Of a change: whether the storage refuses it if the tenant is encrypted and the caller does not know.
+
+    Also true if there is nothing to refuse.
+    """
+
+    def says_nothing(self, reply: Any) -> bool:
+        """Whether all that this reply could say may be there, but encrypted, for a caller without keys."""
+        return not reply
 
     def __await__(self) -> Generator[Request[T], T, T]:
         """Pass the request to the driver and return its reply."""

@@ -1,14 +1,12 @@
 """Makes storages of this version of threadkeep, for tests/test_upgrades.py of later versions. Run it before a change:
 
-    PYTHONPATH=src:tests python tests/data/make_own_databases.py tests/data own5
+    PYTHONPATH=src:tests python tests/data/make_own_databases.py tests/data own8
 
 It writes NAME.sqlite.gz, NAME.postgres.sql.gz, NAME.valkey.json.gz and NAME.jsonl.zst. All have the same contents; the
 last one is a portable file.
 
-    own4    schema version 4, November 2026: no checksums in thread rows and memories
-    own5    schema version 5, November 2026: SQLite pages of 4,096 bytes, dictionary no. 1
-    own6    schema version 6, November 2026: whole paths, entries as JSON
-    own7    schema version 7, November 2026: no columns for encryption
+    own4    schema version 4, threadkeep 0.1.0: no checksums in thread rows and memories
+    own8    schema version 8, threadkeep 0.2.0
 """
 
 import base64

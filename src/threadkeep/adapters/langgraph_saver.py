@@ -41,7 +41,6 @@ from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import Name, with_type_gate
-from threadkeep.engine.tenants.requests import refuse_encrypted_tenant
 from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
@@ -297,12 +296,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
             await self._session.aexclusive(key, self._delete_runs(key, runs))
 
     async def _threads_of_runs(self, runs: frozenset[str]) -> tuple[ThreadKey, ...]:
-        """Return the threads of these runs. Under keys, runs are stored under other ids."""
-        session = self._session
-        found = await threads.prune.threads_of_runs(session.tenant, GRAPH, runs)
-        if session.keys is None:
-            await refuse_encrypted_tenant(session.tenant)
-        return found
+        """Return the threads of these runs."""
+        return await threads.prune.threads_of_runs(self._session.tenant, GRAPH, runs)
 
     def _delete_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
         return lambda: threads.prune.delete_runs(self._session.heads, key, runs, nonce())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from threadkeep.cli.settings import as_url
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS
+from threadkeep.transfer.sources.value_cipher import read_serializer
 
 _Memories = Annotated[
     bool | None,
@@ -37,6 +39,15 @@ def import_(
         typer.Option("--kind", metavar="KIND", help=f"Kind of source: {', '.join(KINDS[:-1])}. Default: detect it."),
     ] = None,
     thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
+    source_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--source-key",
+            metavar="FILE",
+            help="File with the AES key of LangGraph's EncryptedSerializer that the source was written with.",
+            show_default="LANGGRAPH_AES_KEY, if the source is encrypted",
+        ),
+    ] = None,
     prefix: Prefix = "",
     verify: Verify = True,
     memories: Annotated[
@@ -64,6 +75,8 @@ def import_(
         progress_bar("importing", hidden=json) as on_progress,
     ):
         if kind in (None, OWN_EXPORT) and is_portable(source):
+            if source_key is not None:
+                raise ValueError("--source-key is for other savers: a portable file is opened with --keys")
             result = keep.import_portable(
                 source,
                 thread_id=thread,
@@ -80,6 +93,7 @@ def import_(
             result = keep.import_from(
                 source,
                 kind=kind,
+                serde=read_serializer(source_key) if source_key is not None else None,
                 thread_id=thread,
                 prefix=prefix,
                 verify=verify,

@@ -95,8 +95,11 @@ class Transport(Protocol):
         Raise Conflict if the thread is not as the batch expects. If it returns False, the outcome may be unknown.
         """
 
-    def try_drop(self, key: ThreadKey) -> bool:
-        """Delete an agent thread in the calling thread, under the same conditions. Return whether it was done."""
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:
+        """Delete an agent thread in the calling thread, under the same conditions. Return whether it was done.
+
+        `sealed` is that of DropThread.
+        """
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from threadkeep.clock import now_us
 from threadkeep.encryption.data_key import DataKey
 from threadkeep.encryption.memory_lists import HiddenLists
-from threadkeep.encryption.memory_rows import VECTOR_OVERHEAD, MemoryCipher, is_sealed
+from threadkeep.encryption.memory_rows import VECTOR_OVERHEAD, MemoryCipher
 from threadkeep.encryption.partition_keys import DataKeys
 from threadkeep.encryption.tenant_key import ENCRYPTING, TenantKey
 from threadkeep.engine.health.requests import WRONG_WORDS, InspectMemories, StoredMemory, StoredMemoryPage
@@ -49,6 +49,7 @@ from threadkeep.engine.memories.requests import (
     VectorRow,
     WordMatches,
     WriteMemories,
+    is_sealed,
 )
 from threadkeep.engine.memories.words import index_words, leaf_texts, words, words_check
 from threadkeep.errors import Conflict, Corrupt, Unavailable
@@ -144,7 +145,7 @@ class MemoryTranslation:
         puts, deletes = request.puts, tuple([self._cipher.stored_key(key) for key in request.deletes])
         if self._has_plain_names and request.deletes:
             # Before the sealed ones: then `seal_plain_page` cannot make one of these in between.
-            self._execute(request._replace(puts=()))
+            self._execute(request._replace(puts=(), sealed=True))
         if self._has_plain_names and puts:
             puts = self._with_times_of_plain(request)
             deletes += tuple([memory.row.memory_key for memory in puts])

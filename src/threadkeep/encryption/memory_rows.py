@@ -24,7 +24,7 @@ from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log.itemlog import CHUNK, seal, unseal
 from threadkeep.engine.memories.checksums import damaged_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, encode, memory_number
-from threadkeep.engine.memories.requests import MemoryRow, NewMemory, VectorRow
+from threadkeep.engine.memories.requests import MemoryRow, NewMemory, VectorRow, is_sealed
 from threadkeep.errors import Corrupt
 
 VECTOR_OVERHEAD = OVERHEAD - len(SEALED)
@@ -32,7 +32,6 @@ VECTOR_OVERHEAD = OVERHEAD - len(SEALED)
 _SEGMENT, _KEY, _WORD, _WORDS = "segment", "key", "word", "words"
 _WORD_BYTES, _WORDS_BYTES = 8, 8
 _CACHED_WORDS = 1 << 16
-_QUOTE = '"'
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What decoding a damaged value may raise."""
 
@@ -53,11 +52,6 @@ class OpenedMemory(NamedTuple):
     value: str
     vectors: int
     words: bytes
-
-
-def is_sealed(value: str) -> bool:
-    """Whether the value of a stored memory is sealed: a plain one is a JSON object."""
-    return value[:1] == _QUOTE
 
 
 class MemoryCipher:

@@ -158,7 +158,7 @@ class Staging:
         """Store items, or rows. What an interrupted process left there is removed first."""
         expect = None if self.is_empty else (self._thread.epoch, self._thread.rev)
         if self.is_empty:
-            self._execute(DropThread(self._key, leased=True))
+            self._execute(DropThread(self._key, leased=True, sealed=True))
             self.is_empty = False
         else:
             self._thread = self._thread._replace(rev=self._thread.rev + 1)
@@ -168,4 +168,4 @@ class Staging:
         """Copy everything to its place. Return the request that removes it here."""
         version = (self._thread.epoch, self._thread.rev)
         self._execute(CopyThread(self._key, version, thread, replaces=replaces))
-        return DropThread(self._key, leased=True)
+        return DropThread(self._key, leased=True, sealed=True)

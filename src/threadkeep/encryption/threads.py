@@ -110,7 +110,7 @@ class ThreadTranslation:
             Commit: lambda request: Commit(self.seal_batch(request.batch)),
             CopyThread: self._copy_thread,
             ForkThread: self._fork_thread,
-            DropThread: lambda request: request._replace(key=self.existing_key(request.key)),
+            DropThread: lambda request: request._replace(key=self.existing_key(request.key), sealed=True),
         }
 
     # --- keys
@@ -616,7 +616,7 @@ class ThreadTranslation:
         if new == stored:
             self._execute(self._store_anew(whole, replaces=expect))
         elif self._execute(LoadItems(new, (), unchecked=True)).thread is not None:
-            self._execute(DropThread(stored, leased=True))  # an interrupted call left it
+            self._execute(DropThread(stored, leased=True, sealed=True))  # an interrupted call left it
         else:
             self._execute(self._store_anew(whole, replaces=None))
             gone = row._replace(key=stored, sealed=b"", bytes=0)

@@ -32,6 +32,11 @@ MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeEr
 """What decoding a malformed row may raise."""
 
 
+def is_hidden(thread: ThreadRow | None) -> bool:
+    """Whether a thread is not there, or encrypted, so that a caller without keys can read nothing of it."""
+    return thread is None or thread.sealed is not None
+
+
 class CachedItems(Value):
     """What the caller has cached, and a reply may leave out: these items of this epoch, the first `names` names."""
 
@@ -105,6 +110,10 @@ class LoadSeveral(Request[tuple[LoadedRows, ...]]):
     access: ClassVar[Access] = READ
     loads: tuple[LoadCheckpoints, ...]
 
+    def says_nothing(self, reply: tuple[LoadedRows, ...]) -> bool:
+        """Whether one of the threads is not there, or encrypted."""
+        return any(is_hidden(each.thread) for each in reply)
+
 
 class LoadItems(Request[LoadedRows]):
     """Load a thread's row and these items. Items that do not exist are missing from the reply.
@@ -135,6 +144,10 @@ class LoadSeveralItems(Request[tuple[dict[ItemId, bytes], ...]]):
     access: ClassVar[Access] = READ
     loads: tuple[ItemsOf, ...]
 
+    def says_nothing(self, reply: tuple[dict[ItemId, bytes], ...]) -> bool:  # noqa: ARG002
+        """Return False: it follows a request for the threads' rows."""
+        return False
+
 
 class ItemSizes(NamedTuple):
     """The thread's row, and (lane, n, stored length, first `itemlog.BEGINNING` stored bytes) of each item."""
@@ -149,6 +162,10 @@ class MeasureItems(Request[ItemSizes]):
     access: ClassVar[Access] = READ
     key: ThreadKey
     ranges: tuple[ItemRange, ...]
+
+    def says_nothing(self, reply: ItemSizes) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return is_hidden(reply.thread)
 
 
 class LoadAncestors(Request[LoadedRows]):
@@ -261,6 +278,10 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     any_checkpoint: bool = False
     described: bool = False
 
+    def says_nothing(self, reply: tuple[ListedThread, ...]) -> bool:
+        """Whether there are no such threads, or encrypted ones."""
+        return not reply or any(each.row.sealed is not None for each in reply)
+
 
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
     """Find the threads that have a checkpoint or a write of one of these runs."""
@@ -269,6 +290,10 @@ class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
     tenant: str
     kind: Kind
     runs: tuple[str, ...]
+
+    def says_nothing(self, reply: tuple[ThreadKey, ...]) -> bool:  # noqa: ARG002
+        """Return True: under keys, runs are stored under other ids."""
+        return True
 
 
 class NewLabels(Value):
@@ -308,6 +333,7 @@ class Commit(Request[None]):
     """Make a batch durable. If a commit was made and is repeated, that is a Conflict: read again to find out."""
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     batch: Batch
 
 
@@ -320,6 +346,7 @@ class CopyThread(Request[None]):
     """
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     source: ThreadKey
     expect: tuple[int, int]
     thread: ThreadRow
@@ -336,6 +363,7 @@ class ForkThread(Request[None]):
     """
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     source: ThreadKey
     expect: tuple[int, int]
     ranges: tuple[ItemRange, ...]
@@ -345,12 +373,15 @@ class ForkThread(Request[None]):
 class DropThread(Request[None]):
     """Delete a thread and everything in it. Does nothing if it does not exist.
 
-    Conflict if it has a lease and `leased` does not say that it may.
+    Conflict if it has a lease and `leased` does not say that it may. WrongKey if the tenant is encrypted and `sealed`
+    does not say that the caller knows.
     """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     key: ThreadKey
     leased: bool = False
+    sealed: bool = False
 
 
 class StorageClock(NamedTuple):

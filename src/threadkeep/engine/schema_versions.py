@@ -11,7 +11,13 @@ from typing import NamedTuple
 from threadkeep.errors import SchemaTooNew, SchemaTooOld
 
 SCHEMA_VERSION = 8
-"""The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
+"""The schema version that this code creates."""
+STEPS = (1, 2, 3, 4, 8)
+"""The versions that a new database goes through: the block `schema-<n>` leads to version n from the one before. One for
+each release; 5 to 7 were in development only."""
+RELEASED = {"0.1.0": 4, "0.2.0": 8}
+"""The schema version of each release. From 0.2.0 on, a release reads and writes the tables of the one before without a
+migration, so that `migrate=False` can be upgraded step by step: OLDEST_USABLE is not later than its version."""
 OLDEST_USABLE = 8
 """The oldest schema version that this code can read and write without a migration: 8 added columns for encryption."""
 
@@ -25,7 +31,7 @@ class SchemaVersions(NamedTuple):
 
     @classmethod
     def of_row(cls, version: int, readable: int | None = None, writable: int | None = None) -> SchemaVersions:
-        """Return the versions of a row. Before version 5 the row had the version only."""
+        """Return the versions of a row. Before version 8 the row had the version only."""
         return cls(version, readable or version, writable or version)
 
 
@@ -49,6 +55,7 @@ def needs_migration(found: SchemaVersions, use: SchemaUse, *, database: str) -> 
         return False
     if found.version == SCHEMA_VERSION:
         return False
+    check_released(found.version, database)
     if use.migrate and not use.read_only:
         return True
     if found.version < OLDEST_USABLE:
@@ -65,6 +72,20 @@ def _check_later(found: SchemaVersions, use: SchemaUse, database: str) -> None:
         f"{database} has schema version {found.version}, but this threadkeep supports versions up to {SCHEMA_VERSION}: "
         f"{remedy}"
     )
+
+
+def steps_after(version: int) -> tuple[int, ...]:
+    """Return the versions through which a database is migrated."""
+    return tuple(step for step in STEPS if version < step <= SCHEMA_VERSION)
+
+
+def check_released(version: int, database: str) -> None:
+    """Raise SchemaTooOld if a storage cannot be migrated, because it was written by a version in development."""
+    if version not in (0, *STEPS):
+        raise SchemaTooOld(
+            f"{database} has schema version {version}, which no released threadkeep had: export it with the threadkeep "
+            "that wrote it, and import the portable file"
+        )
 
 
 def _too_old(version: int) -> str:

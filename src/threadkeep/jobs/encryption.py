@@ -148,7 +148,9 @@ def _remove_unfinished(session: Session) -> Work[None]:
     for tenant in (UNFINISHED + session.tenant, SEALING + session.tenant):
         while page := (yield _step(partial(execute, ListStoredThreads(tenant, _PAGE)))):
             for entry in page:
-                yield _step(partial(execute, DropThread(ThreadKey(tenant, entry.kind, entry.id), leased=True)))
+                yield _step(
+                    partial(execute, DropThread(ThreadKey(tenant, entry.kind, entry.id), leased=True, sealed=True))
+                )
 
 
 def _seal_threads(session: Session, translation: Translation, before: int) -> Work[int]:

@@ -176,7 +176,7 @@ def _drop_threads(ask: Callable[[Request[Any]], Any], tenant: str) -> Work[int]:
         for entry in page:
             if entry.unreadable is not None:
                 raise Corrupt(f"thread {entry.id!r} of tenant {tenant!r} cannot be dropped: {entry.unreadable}")
-            yield Blocking(partial(ask, DropThread(ThreadKey(tenant, entry.kind, entry.id), leased=True)))
+            yield Blocking(partial(ask, DropThread(ThreadKey(tenant, entry.kind, entry.id), leased=True, sealed=True)))
             dropped += 1
             yield Progress(dropped, None, entry.id)
         after = page[-1].cursor
@@ -200,7 +200,7 @@ def drop_memories(ask: Callable[[Request[Any]], Any], tenant: str) -> Work[int]:
                 f"a memory of tenant {tenant!r} cannot be dropped: its key is damaged; see `threadkeep verify`"
             )
         if keys:
-            yield Blocking(partial(ask, WriteMemories(tenant, (), keys, now_us())))
+            yield Blocking(partial(ask, WriteMemories(tenant, (), keys, now_us(), sealed=True)))
         dropped += len(keys)
         yield Progress(dropped, None, "memories")
         after = page.cursor

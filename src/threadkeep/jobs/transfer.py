@@ -28,6 +28,7 @@ def import_from(
     source: Any,
     *,
     kind: str | None = None,
+    serde: Any = None,
     thread_id: str | Sequence[str] | None = None,
     prefix: str = "",
     verify: bool = True,
@@ -38,13 +39,23 @@ def import_from(
 
     The kind of source is detected unless `kind` names it. `thread_id` or `prefix` selects threads; memories are
     imported only without them. The source is not changed and nothing here is overwritten: repeat an interrupted
-    import to continue it. `verify` reads both sides again and compares them; `dry_run` only counts. Raise
-    ValueError for an unknown source, FileNotFoundError if the file does not exist, Unavailable if a server cannot
-    be reached, Missing if the source does not have the thread.
+    import to continue it. `verify` reads both sides again and compares them; `dry_run` only counts.
+
+    If the source was written with LangGraph's EncryptedSerializer, pass that as `serde`, or set LANGGRAPH_AES_KEY: its
+    values are decrypted, and stored as the Keep stores any others. If the Keep itself has such a serializer, with the
+    same key, encrypted values stay as they are.
+
+    Raise ValueError for an unknown source, FileNotFoundError if the file does not exist, Unavailable if a server
+    cannot be reached, Missing if the source does not have the thread, WrongKey if the source is encrypted and no key,
+    or another one, is given.
     """
     selection = select(thread_id, prefix, None, memories=None)
     into = _transfer(keep, verify=verify, dry_run=dry_run)
-    return with_progress(import_from_source(into, source, kind, selection), on_progress)
+    if serde is not None and cipher_of(serde) is None:
+        raise TypeError(f"serde must be the EncryptedSerializer of the source, not {type(serde).__name__}")
+    if serde is not None and into.cipher is not None:
+        raise ValueError("this Keep has an EncryptedSerializer itself: leave out serde=, or open it without one")
+    return with_progress(import_from_source(into, source, kind, selection, serde=serde), on_progress)
 
 
 def export(

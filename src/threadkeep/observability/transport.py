@@ -94,9 +94,9 @@ class MeasuredTransport:
             self._count_commit([calls], max(1, len(calls)))
         return is_made
 
-    def try_drop(self, key: ThreadKey) -> bool:
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:
         """Delete an agent thread in the calling thread, under the same conditions."""
-        is_made = self._unmeasured.try_drop(key)
+        is_made = self._unmeasured.try_drop(key, sealed=sealed)
         if is_made:
             self._observer.sent(self._observer.current())
             self._count_commit([], 1)

@@ -2,13 +2,14 @@
 
 It implements `drivers.runner.Transport` on top of another one. At the first request of a tenant it reads the tenant's
 row: WrongKey if the tenant is encrypted and the keys do not fit, at every call until they do. If no tenant has keys or
-a quota, the methods of the other transport take the place of its own after that, so they cost nothing.
+a quota, its methods are replaced after that: by those of the other transport, which cost nothing, and by the two of
+`PlainTenants`, which only look at replies.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.identity import CACHE, UNFINISHED, ThreadKey
-from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, LoadSeveral, LoadSeveralItems
+from threadkeep.engine.requests import Batch, Commit, ForkThread
 from threadkeep.engine.tenants.requests import LoadTenant, TenantRow, refuse_encrypted_row
 from threadkeep.errors import SchemaTooOld, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, result, try_call
+from threadkeep.tenants.plain import PlainTenants, tenant_of
 
 if TYPE_CHECKING:
     from threadkeep.drivers.runner import Transport
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 60.0
 _TIMEOUT = 30.0
-_METHODS = ("read", "write", "try_commit", "try_drop", "write_at_once")
+_METHODS_OF_PLAIN = ("read", "write")
+_METHODS = (*_METHODS_OF_PLAIN, "try_commit", "try_drop", "write_at_once")
 
 
 class Tenant:
@@ -61,7 +64,7 @@ class TenantTransport:
     read: Callable[[Request[Any]], Any]
     write: Callable[[Sequence[Request[Any]]], list[Outcome]]
     try_commit: Callable[[Batch], bool]
-    try_drop: Callable[[ThreadKey], bool]
+    try_drop: Callable[..., bool]
     write_at_once: Callable[[WriteMemories], bool]
     writers: int
     read_only: bool
@@ -77,6 +80,7 @@ class TenantTransport:
         compress: bool = True,
     ) -> None:
         self.inner = inner
+        self._plain = PlainTenants(inner, self._load_row)
         self.compress = compress
         self._lock = threading.RLock()
         self._tenants: dict[str, Tenant] = {}
@@ -148,8 +152,8 @@ class TenantTransport:
     def _step_in(self) -> None:
         """Reverse `_step_aside`."""
         for name in _METHODS:
-            of_inner = getattr(self.inner, name, None)
-            if of_inner is not None and self.__dict__.get(name) in (None, of_inner):
+            of_plain = getattr(self._plain if name in _METHODS_OF_PLAIN else self.inner, name, None)
+            if of_plain is not None and self.__dict__.get(name) in (None, of_plain):
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def opened(self, name: str) -> Translation | None:
@@ -282,7 +286,7 @@ class TenantTransport:
         """Let the methods of the other transport take the place of these, except those that somebody replaced."""
         for name in _METHODS:
             if getattr(self, name, None) == getattr(self, f"_{name}"):
-                setattr(self, name, getattr(self.inner, name))
+                setattr(self, name, getattr(self._plain if name in _METHODS_OF_PLAIN else self.inner, name))
 
     def execute(self, request: Request[Any]) -> Any:
         """Execute a request as it is: rows of encrypted tenants are sealed already, or not opened."""
@@ -293,13 +297,13 @@ class TenantTransport:
     # --- requests, as long as some tenant has keys or a quota, or was not checked yet
 
     def _read(self, request: Request[Any]) -> Any:
-        name = _tenant_of(request)
+        name = tenant_of(request)
         translation = self.opened(name) if name is not None else None
         if name is not None and translation is not None and translation.is_mixed:  # soon, plain rows are refused
             translation = self._refreshed(self.tenant(name), name)
         translate = translation.reads.get(type(request)) if translation is not None else None
         if name is None or translate is None:
-            return self.inner.read(request)
+            return self.inner.read(request) if translation is not None else self._plain.read(request)
         try:
             return translate(request)
         except WrongKey:
@@ -330,17 +334,19 @@ class TenantTransport:
         return [outcomes[at] for at in range(len(requests))]
 
     def _reservation_of(self, request: Request[Any]) -> Reservation | None:
-        name = _tenant_of(request)
+        name = tenant_of(request)
         return self.tenant(name).reservation if name is not None else None
 
     def _is_of_one(self, requests: Sequence[Request[Any]]) -> bool:
-        return len(requests) == 1 or len(set(map(_tenant_of, requests))) == 1
+        return len(requests) == 1 or len(set(map(tenant_of, requests))) == 1
 
     def _sealed(self, request: Request[Any]) -> Request[Any]:
-        name = _tenant_of(request)
+        name = tenant_of(request)
         translation = self._opened_to_write(name) if name is not None else None
         translate = translation.writes.get(type(request)) if translation is not None else None
         if name is None or translate is None:
+            if translation is None:
+                self._plain.ask_before(request)
             return request
         try:
             return translate(request)
@@ -363,7 +369,10 @@ class TenantTransport:
     def _try_drop(self, key: ThreadKey) -> bool:
         translation = self.opened(key.tenant)
         reservation = self.tenant(key.tenant).reservation
-        is_made = self.inner.try_drop(key if translation is None else translation.threads.existing_key(key))
+        if translation is None:
+            is_made = self.inner.try_drop(key)
+        else:
+            is_made = self.inner.try_drop(translation.threads.existing_key(key), sealed=True)
         if reservation is not None:
             reservation.note_drop()
         return is_made
@@ -379,9 +388,11 @@ class TenantTransport:
     # --- the storage as a whole
 
     def setup(self) -> None:
-        """Make the storage ready, and check every tenant."""
+        """Make the storage ready, and check every tenant; again those without keys, which may be encrypted by now."""
         self.inner.setup()
-        for name in list(self._tenants):
+        for name, tenant in list(self._tenants.items()):
+            if tenant.translation is None:
+                tenant.is_checked = False
             self.opened(name)
 
     def schema(self) -> SchemaVersions:
@@ -430,22 +441,3 @@ def _within_quota(reservation: Reservation, change: Request[Any], make: Callable
 def _not_at_once(_: WriteMemories) -> bool:
     """Take the place of `write_at_once` if the other transport has none."""
     return False
-
-
-def _tenant_of(request: Request[Any]) -> str | None:
-    """Return the tenant that a request is about; None if it is about the whole storage."""
-    find = _TENANT_OF.get(type(request))
-    if find is not None:
-        return find(request)
-    key = getattr(request, "key", None)
-    tenant: str | None = key.tenant if isinstance(key, ThreadKey) else getattr(request, "tenant", None)
-    return tenant
-
-
-_TENANT_OF: Mapping[type, Callable[[Any], str | None]] = {
-    Commit: lambda request: str(request.batch.thread.key.tenant),
-    CopyThread: lambda request: str(request.thread.key.tenant),
-    ForkThread: lambda request: str(request.batch.thread.key.tenant),
-    LoadSeveral: lambda request: str(request.loads[0].key.tenant) if request.loads else None,
-    LoadSeveralItems: lambda request: str(request.loads[0].thread.key.tenant) if request.loads else None,
-}

@@ -38,7 +38,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
     time_of,
 )
-from threadkeep.transfer.sources.value_cipher import ValueCipher
+from threadkeep.transfer.sources.value_cipher import ValueCipher, is_encrypted
 from threadkeep.work import Blocking, Change, Progress, Read, Work
 
 _BYTES, _OPS, _LOOKUPS = 4 * 1024 * 1024, 500, 200
@@ -177,6 +177,8 @@ class GraphThread:
             if each.problem is not None:
                 self._differs(each.place, f"left out: {each.problem}")
             try:
+                if self.into.cipher is None:
+                    _refuse_encrypted(each)
                 ops += [(each.place, op) for op in _ops_of(each, only_new=only_new)]
             except (TypeError, ValueError) as error:
                 self._differs(each.place, f"left out: {error}")
@@ -235,6 +237,14 @@ def _ops_of(found: ForeignCheckpoint, *, only_new: bool) -> list[Op]:
         ns, id = found.place
         ops.append(PutWrites(ns, id, task, path, None, writes, time, nonce(), only_new=only_new))
     return ops
+
+
+def _refuse_encrypted(found: ForeignCheckpoint) -> None:
+    """Raise ValueError if a value is encrypted: it could not be decrypted, and could not be read here."""
+    values = found.checkpoint.values if found.checkpoint is not None else {}
+    for name, parts in (*values.items(), *((each.channel, each.value) for each in found.writes)):
+        if is_encrypted(parts.tag):
+            raise ValueError(f"its value of {name!r} cannot be decrypted")
 
 
 def _put(place: CheckpointPlace, given: EncodedCheckpoint, time: int) -> Put:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import Selection
 from threadkeep.transfer.sources.detect import detect
 from threadkeep.transfer.sources.source import ForeignMemories, ForeignMemory, Source, UnreadableError
-from threadkeep.transfer.sources.value_cipher import ReadsEncrypted
+from threadkeep.transfer.sources.value_cipher import ReadsEncrypted, cipher_for
 from threadkeep.work import Blocking, Progress, Work
 
 _MEMORIES = 200
@@ -35,15 +36,21 @@ class _SourceContents(NamedTuple):
     cube: list[str]
 
 
-def import_from(into: Transfer, given: Any, kind: str | None, selection: Selection) -> Work[TransferResult]:
-    """Import. Missing if a selected thread does not exist; what `detect` raises if there is no such source."""
+def import_from(
+    into: Transfer, given: Any, kind: str | None, selection: Selection, *, serde: Any = None
+) -> Work[TransferResult]:
+    """Import. Missing if a selected thread does not exist; what `detect` raises if there is no such source.
+
+    `serde` is the serializer that the source was written with, if that was an EncryptedSerializer.
+    """
     sources: list[Source] = yield Blocking(lambda: detect(given, kind))
     with ExitStack() as stack:
         for source in sources:
             stack.callback(source.close)
             graph: Any = source.graph
             if isinstance(graph, ReadsEncrypted):
-                graph.cipher = into.cipher
+                own = getattr(given, "serde", None) if serde is None else serde
+                graph.cipher = yield Blocking(partial(cipher_for, graph, into.cipher, own))
         found: list[_SourceContents] = yield Blocking(lambda: [_find(source, selection) for source in sources])
         for id in selection.ids or ():
             if not any(id in (*each.graph, *each.cube) for each in found):

@@ -57,7 +57,7 @@ class Direct:
         """Return False: Ctrl-C could interrupt a change of dicts, so a worker makes it."""
         return False
 
-    def try_drop(self, key: ThreadKey) -> bool:  # noqa: ARG002
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:  # noqa: ARG002
         """Return False, as `try_commit` does."""
         return False
 

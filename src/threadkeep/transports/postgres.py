@@ -196,11 +196,11 @@ class PostgresServer:
             raise Conflict
         return reply is not None
 
-    def try_drop(self, key: ThreadKey) -> bool:
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:
         """Delete a thread at once, as `try_commit` commits. False if that was not done, or a commit came in between."""
         if not self._is_ready or self._options.read_only or self._options.by_thread:
             return False
-        drop = self._backend.drop_thread(DropThread(key), self._synchronous_commit())
+        drop = self._backend.drop_thread(DropThread(key, sealed=sealed), self._synchronous_commit())
         reply = self._try_execute(drop.sql, drop.parameters)
         return reply is not None and (reply.ntuples == 0 or reply.get_value(0, 0) == _TRUE)
 

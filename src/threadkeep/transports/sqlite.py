@@ -245,13 +245,13 @@ class SqliteFile:
         except Conflict:
             return False
 
-    def try_drop(self, key: ThreadKey) -> bool:
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:
         """Delete a thread in the calling thread. False if that cannot be done at once.
 
         Now and then it returns False although it could: a request also returns free pages to the system.
         """
         self._drops += 1
-        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*drop_script(key))
+        return self._drops % _DROPS_PER_SHRINK != 0 and self.try_write(*drop_script(key, sealed=sealed))
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.

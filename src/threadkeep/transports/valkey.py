@@ -22,7 +22,7 @@ from redis import exceptions as errors
 
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.calls import Call
-from threadkeep.backends.valkey.commits import check_committed
+from threadkeep.backends.valkey.commits import REFUSED, check_committed
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts, MeasureStorage, StorageSize
@@ -30,7 +30,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
-from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
+from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
 from threadkeep.transports import valkey_health
 from threadkeep.transports.migration_log import log_migration
@@ -164,9 +164,12 @@ class ValkeyServer:
         check_committed(reply)
         return True
 
-    def try_drop(self, key: ThreadKey) -> bool:
+    def try_drop(self, key: ThreadKey, *, sealed: bool = False) -> bool:
         """Delete a thread at once, as `try_commit` commits. False if it is also in a search index."""
-        return bool(self._try_call(self._backend.drop_call(key)) == 1)
+        reply = self._try_call(self._backend.drop_call(key, sealed=sealed))
+        if reply == REFUSED:
+            raise WrongKey
+        return bool(reply == 1)
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories at once, as `try_commit` commits, if they are all in one partition."""

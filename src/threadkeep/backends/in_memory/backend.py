@@ -282,6 +282,8 @@ class InMemoryBackend:
         self._threads[request.thread.key] = copy
 
     def _drop_thread(self, request: DropThread) -> None:
+        if not request.sealed:
+            self._tenants.check_plain(request.key.tenant)
         thread = self._threads.get(request.key)
         if thread is not None and thread.row.lease is not None and not request.leased:
             raise Conflict

@@ -24,7 +24,7 @@ from threadkeep.engine.memories.checksums import (
     sum_of_times,
     vector_checksum,
 )
-from threadkeep.engine.memories.filters import is_everything, matches
+from threadkeep.engine.memories.filters import FilterNode, is_everything, matches
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, encode, memory_number
 from threadkeep.engine.memories.plans import ttl_microseconds
@@ -51,6 +51,7 @@ from threadkeep.engine.memories.requests import (
     WordMatch,
     WordMatches,
     WriteMemories,
+    is_sealed,
 )
 from threadkeep.engine.memories.words import mark, unmark, words_check
 from threadkeep.errors import Corrupt
@@ -120,7 +121,7 @@ class InMemoryMemories:
     # --- changes
 
     def _write_memories(self, request: WriteMemories) -> None:
-        if request.puts and not request.sealed:
+        if not request.sealed:
             self._check_plain(request.tenant)
         memories = self._of(request.tenant)
         for key in request.deletes:
@@ -129,6 +130,8 @@ class InMemoryMemories:
             _put(memories, request.tenant, memory, request.now)
 
     def _change_memories(self, request: ChangeMemories) -> None:
+        if not request.write.sealed:
+            self._check_plain(request.tenant)
         rows = self._of(request.tenant).rows
         request.check([rows[key].row if key in rows else None for key, _ in request.expected])
         self._write_memories(request.write)
@@ -188,7 +191,7 @@ class InMemoryMemories:
             updated, namespace, key = request.after
             rows = [row for row in rows if _position(row) > (-updated, namespace, key)]
         filter = None if is_everything(request.filter) else request.filter
-        matching = (row for row in rows if filter is None or matches(filter, load(row.value)))
+        matching = (row for row in rows if filter is None or _may_match(filter, row.value))
         page = tuple(matching)[request.offset : request.offset + request.limit]
         return tuple(_read(self._of(request.tenant), request.tenant, row.memory_key) for row in page)
 
@@ -204,7 +207,7 @@ class InMemoryMemories:
     def _find_matching(self, request: FindMatching) -> frozenset[int]:
         rows = self._of(request.tenant).unexpired(request.prefix, request.now)
         return frozenset(
-            memory_number(request.tenant, row.memory_key) for row in rows if matches(request.filter, load(row.value))
+            memory_number(request.tenant, row.memory_key) for row in rows if _may_match(request.filter, row.value)
         )
 
     def _find_expired(self, request: FindExpired) -> frozenset[int]:
@@ -353,3 +356,8 @@ def _is_expired(row: MemoryRow, now: int) -> bool:
 
 def _position(row: MemoryRow) -> tuple[int, Namespace, str]:
     return (-row.updated, row.namespace, row.key)
+
+
+def _may_match(filter: FilterNode, value: str) -> bool:
+    """Whether a memory may match a filter. Only whoever has the keys knows whether an encrypted one does."""
+    return is_sealed(value) or matches(filter, load(value))

@@ -40,7 +40,7 @@ class InMemoryTenants:
         }
 
     def check_plain(self, tenant: str) -> None:
-        """Raise WrongKey if nothing may be stored for a tenant that is not encrypted."""
+        """Raise WrongKey if a tenant is encrypted."""
         row = self._rows.get(tenant)
         if row is not None and row.sealed:
             raise WrongKey

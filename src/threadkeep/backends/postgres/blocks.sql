@@ -117,21 +117,6 @@ ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
 ALTER TABLE tk_threads DROP COLUMN hour;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 
--- schema-5: checksums, NULL in rows that were written before; the oldest versions whose code can use these tables
-ALTER TABLE tk_schema ADD COLUMN readable integer;
-ALTER TABLE tk_schema ADD COLUMN writable integer;
-UPDATE tk_schema SET readable = 5, writable = 5 WHERE version = 5;
-ALTER TABLE tk_memories ADD COLUMN vectors integer;
-ALTER TABLE tk_memories ADD COLUMN checksum bigint;
-ALTER TABLE tk_memories ADD COLUMN times bigint;
-ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
-ALTER TABLE tk_memories ADD COLUMN words_check integer;
-ALTER TABLE tk_threads ADD COLUMN family bigint NOT NULL DEFAULT 0;
-ALTER TABLE tk_threads ADD COLUMN top_writes bigint;
-ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
-ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
-ALTER TABLE tk_threads ADD COLUMN checksum bigint;
-
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
@@ -145,7 +130,7 @@ SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 :refs
 
 -- refs-array: item ranges as an array; empty if they are damaged, which the client reports
--- A process of version 5 that was not stopped before the migration stores them in braces: an array becomes such text.
+-- A process of an older version that was not stopped before the migration stores them in braces, as arrays become text.
 CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
      THEN CAST(string_to_array(btrim({it}, '{}'), ',') AS bigint[]) ELSE '{}' END
 
@@ -208,12 +193,20 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
      runs AS (DELETE FROM tk_runs WHERE thread = :thread)
 DELETE FROM tk_threads WHERE thread = :thread;
 
--- commit-drop: delete a thread and everything in it; returns whether it exists and whether it was deleted
+-- commit-drop: delete a thread and everything in it, unless its tenant is sealed
+{start-drop} AND {commit-plain-tenant :tenant} {rest-of-drop}
+
+-- commit-drop-sealed: the same for a caller who knows whether the tenant is sealed
+{start-drop} {rest-of-drop}
+
+-- start-drop: the start of both; they return whether the thread exists and whether it was deleted
 -- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see, nor if it
 -- has a lease, unless the parameter says that it may.
 -- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
 WITH seen AS MATERIALIZED (
     SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
+
+-- rest-of-drop: the rest of both
 ), gone AS (
     DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
       AND (t.lease IS NULL OR CAST(:leased AS boolean))

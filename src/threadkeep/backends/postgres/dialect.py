@@ -611,7 +611,8 @@ class PostgresDialect(SqlBackend):
 
     def drop_thread(self, request: DropThread, synchronous: str | None = None) -> Statement:
         """Return a deletion as one statement. It reads as False if the thread was changed meanwhile, or has a lease."""
-        drop = self.sql["commit-drop"].replace("{setting}", commits.setting(self.sql, synchronous))
+        drop = self.sql["commit-drop-sealed" if request.sealed else "commit-drop"]
+        drop = drop.replace("{setting}", commits.setting(self.sql, synchronous))
         values = {**self.key_values(request.key), "leased": request.leased}
         sql, parameters = self.typed(drop, values, keeps_plan=True)
         return Statement(sql, parameters, lambda rows: not rows or rows[0][0])
@@ -646,7 +647,7 @@ class PostgresDialect(SqlBackend):
             block, values = "put-many", shared | postgres.memories.row_values(request, puts)
         elif not request.puts and len(request.deletes) == 1 and not request.expired:
             block = "delete-memory-and-vectors" if self._stores_vectors else "delete-memory"
-            values = sql.memories.memory_id_values(request.tenant, request.deletes[0])
+            values = sql.memories.memory_id_values(request.tenant, request.deletes[0]) | {"sealed": request.sealed}
         else:
             return None
         setting = self.sql["write-memories-setting"] if synchronous else ""

@@ -61,7 +61,7 @@ def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
     return {
         "now": request.now,
         "expired": request.expired,
-        "sealed": request.sealed or not puts,  # a deletion is never refused
+        "sealed": request.sealed,
         **{name: columns.get(column, ()) for name, column in _COLUMNS.items()},
         "ttls": [None if ttl is None else repr(ttl) for ttl in columns.get("ttl", ())],
         "words": [_lexemes(memory.words) if memory.words else None for _, memory in puts],

@@ -42,7 +42,7 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
--- smaller-memory-indexes: the part of schema-7 that is about memories
+-- smaller-memory-indexes: the part of schema-8 that is about the indexes of memories
 -- Without `updated`, the index by namespace is a tenth as large, because it stores each namespace once; no statement
 -- used the order. GIN had an entry for each memory without words. It writes entries into a list first, and its pages
 -- stay in the file after the list is merged: with 4 MB, the default limit, they were most of the index.
@@ -181,6 +181,7 @@ SELECT 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS
 WITH gone AS (
     DELETE FROM tk_memories m
     WHERE m.memory = :memory AND m.part = :part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.vectors = 0
+      AND (:sealed OR {commit-plain-tenant :tenant})
 )
 SELECT CAST(NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory AND v.part = :part)
             AND NOT EXISTS (SELECT 1 FROM tk_memories m
@@ -192,6 +193,7 @@ SELECT CAST(NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory AND 
 WITH gone AS (
     DELETE FROM tk_memories m
     WHERE m.memory = :memory AND m.part = :part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.vectors IS NOT NULL
+      AND (:sealed OR {commit-plain-tenant :tenant})
     RETURNING m.memory, m.part, m.vectors
 ), lost AS (
     DELETE FROM tk_vectors v USING gone g WHERE v.memory = g.memory AND v.part = g.part RETURNING v.part

@@ -50,7 +50,8 @@ async def migrate(sql: Blocks, schema: str | None) -> int:
         await SetupStatement(sql["create-schema"])
     await SetupStatement(sql["schema-0"])
     found = (await versions(sql)).version
-    for step in range(found + 1, schema_versions.SCHEMA_VERSION + 1):
+    schema_versions.check_released(found, DATABASE)
+    for step in schema_versions.steps_after(found):
         await SetupStatement(sql["set-version"], {"version": step})
         for statement in sql[f"schema-{step}"].split(";"):
             if statement.strip():

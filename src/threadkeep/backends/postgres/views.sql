@@ -91,28 +91,34 @@ SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS c
 FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
 {views-of-writes}
 
--- schema-6: refs as text, without the 24 bytes that precede the numbers of an array
--- The views that read the table depend on its columns. Items may be compressed with dictionary no. 2.
-UPDATE tk_schema SET readable = 6, writable = 6 WHERE version = 6;
+-- schema-8: everything since version 4, which threadkeep 0.1.0 had
+ALTER TABLE tk_schema ADD COLUMN readable integer;
+ALTER TABLE tk_schema ADD COLUMN writable integer;
+UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
+-- Checksums, NULL in rows that were written before.
+ALTER TABLE tk_memories ADD COLUMN vectors integer;
+ALTER TABLE tk_memories ADD COLUMN checksum bigint;
+ALTER TABLE tk_memories ADD COLUMN times bigint;
+ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
+ALTER TABLE tk_memories ADD COLUMN words_check integer;
+ALTER TABLE tk_threads ADD COLUMN family bigint NOT NULL DEFAULT 0;
+ALTER TABLE tk_threads ADD COLUMN top_writes bigint;
+ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
+ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
+ALTER TABLE tk_threads ADD COLUMN checksum bigint;
+-- Refs as text, without the 24 bytes that precede the numbers of an array. The views that read the tables depend on the
+-- column. Items may be compressed with dictionary no. 2.
 DROP VIEW tk_v_activity;
 DROP VIEW tk_v_writes;
 DROP VIEW tk_v_sizes;
 ALTER TABLE tk_checkpoints ALTER COLUMN refs TYPE text USING array_to_string(refs, ',');
 ALTER TABLE tk_writes ALTER COLUMN refs TYPE text USING array_to_string(refs, ',');
-{views-of-writes}
-
--- schema-7: paths and entries of writes may be shorter; those that look shorter by chance are marked
-UPDATE tk_schema SET readable = 7, writable = 7 WHERE version = 7;
-{smaller-memory-indexes}
+-- Paths and entries of writes may be shorter; those that look shorter by chance are marked.
 UPDATE tk_writes SET path = CAST('\x00' AS bytea) || path
 WHERE substr(path, 1, 1) IN (CAST('\x00' AS bytea), CAST('\x01' AS bytea));
-DROP VIEW tk_v_activity;
-DROP VIEW tk_v_writes;
-DROP VIEW tk_v_sizes;
 {views-of-writes}
-
--- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; descriptions of threads
-UPDATE tk_schema SET readable = 8, writable = 8 WHERE version = 8;
+{smaller-memory-indexes}
+-- Encryption: the key of a thread, of a tenant and of its partitions of memories. Descriptions of threads.
 ALTER TABLE tk_threads ADD COLUMN sealed bytea;
 ALTER TABLE tk_threads ADD COLUMN description text;
 {view-of-threads-with-description}

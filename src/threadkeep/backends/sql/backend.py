@@ -158,6 +158,10 @@ class SqlBackend(ABC):
 
     def check_plain(self, db: SqlContext, tenant: str) -> None:
         """Raise WrongKey if nothing may be stored for a tenant that is not encrypted."""
+        self.refuse_sealed(db, tenant)
+
+    def refuse_sealed(self, db: SqlContext, tenant: str) -> None:
+        """Raise WrongKey if a tenant is encrypted."""
         if db.rows("sealed-tenant", tenant=to_bytes(tenant)):
             raise WrongKey
 

@@ -149,6 +149,8 @@ def _copy_thread(db: SqlContext, request: CopyThread) -> None:
 
 def _drop_thread(db: SqlContext, request: DropThread) -> None:
     """Delete a thread, even if its row is damaged; but not another thread that a damaged index leads to."""
+    if not request.sealed:
+        db.dialect.refuse_sealed(db, request.key.tenant)
     key = db.dialect.key_values(request.key)
     row = db.one("lock-thread", **key)
     if row is None:

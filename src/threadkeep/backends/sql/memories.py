@@ -121,6 +121,8 @@ def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
 
 def store_memories(db: SqlContext, request: WriteMemories) -> int:
     """Add, replace and delete memories, and return the number deleted. There must be no concurrent writer."""
+    if request.deletes and not request.sealed:
+        db.dialect.refuse_sealed(db, request.tenant)
     deleted = _delete_memories(db, request) if request.deletes else 0
     if not request.puts:
         return deleted
@@ -192,7 +194,12 @@ def _change_memories(db: SqlContext, request: ChangeMemories) -> None:
     write, keys = request.write, tuple([key for key, _ in request.expected])
     db.dialect.lock_memories(db, write.tenant, memory_numbers(write.tenant, keys))
     stored = _get_memories(db, GetMemories(write.tenant, keys, _BEFORE_ALL))
-    request.check(stored)
+    try:
+        request.check(stored)
+    except Conflict:
+        if not write.sealed:
+            db.dialect.refuse_sealed(db, write.tenant)
+        raise
     missing = {key for key, row in zip(keys, stored, strict=True) if row is None}
     for put in (put for put in write.puts if put.row.memory_key in missing):
         if not db.dialect.add_memory(db, write, put):
@@ -233,7 +240,9 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
             expired.append(memory_key)
     if not expired:
         return 0
-    return db.dialect.store_memories(db, WriteMemories(tenant, (), tuple(expired), request.now, expired=True))
+    return db.dialect.store_memories(
+        db, WriteMemories(tenant, (), tuple(expired), request.now, expired=True, sealed=True)
+    )
 
 
 # --- reads

@@ -28,7 +28,7 @@ from threadkeep.engine.search.requests import (
     IndexThreads,
     SearchIndex,
 )
-from threadkeep.errors import Corrupt, WrongKey
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -56,13 +56,8 @@ def has_index(db: SqlContext, tenant: str) -> bool:
     return row is not None and row[0] == FORMAT
 
 
-def _check_plain(db: SqlContext, tenant: str) -> None:
-    if db.rows("sealed-tenant", tenant=to_bytes(tenant)):
-        raise WrongKey
-
-
 def _create(db: SqlContext, request: CreateSearchIndex) -> None:
-    _check_plain(db, request.tenant)
+    db.dialect.refuse_sealed(db, request.tenant)
     if db.rows("has-search") and any(format != FORMAT for _, format in db.rows("search-formats")):
         db.dialect.run_script(db, "drop-search")
     if not db.rows("has-search"):
@@ -115,7 +110,7 @@ def _is_current(db: SqlContext, tenant: str) -> bool:
 def _index_threads(db: SqlContext, request: IndexThreads) -> None:
     if not has_index(db, request.tenant):
         return
-    _check_plain(db, request.tenant)
+    db.dialect.refuse_sealed(db, request.tenant)
     added: list[dict[str, Any]] = []
     for said in request.threads:
         values = db.dialect.key_values(said.key)

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
 DELETE FROM tk_schema;
 INSERT INTO tk_schema (version) VALUES (0);
 
--- versions: the schema version; from 5 on also the oldest versions whose code can read and write these tables
+-- versions: the schema version; from 8 on also the oldest versions whose code can read and write these tables
 SELECT * FROM tk_schema;
 
 -- set-version: store the schema version after a migration
@@ -142,10 +142,11 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
 );
 
--- schema-5: checksums, NULL in rows that were written before; the oldest versions whose code can use these tables
+-- schema-8: everything since version 4, which threadkeep 0.1.0 had
 ALTER TABLE tk_schema ADD COLUMN readable INTEGER;
 ALTER TABLE tk_schema ADD COLUMN writable INTEGER;
-UPDATE tk_schema SET readable = 5, writable = 5;
+UPDATE tk_schema SET readable = 8, writable = 8;
+-- Checksums, NULL in rows that were written before.
 ALTER TABLE tk_memories ADD COLUMN vectors INTEGER;
 ALTER TABLE tk_memories ADD COLUMN checksum INTEGER;
 ALTER TABLE tk_memories ADD COLUMN times INTEGER;
@@ -170,11 +171,9 @@ ALTER TABLE tk_threads ADD COLUMN top_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
 ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
-
--- schema-6: index threads by `tick`, which is `updated` in units of 2^12 ms, 4 seconds
+-- An index of threads by `tick`, which is `updated` in units of 2^12 ms, 4 seconds.
 -- SQLite writes an index whenever a column of it is set, even to the same value. So a trigger sets `tick`, and only if
 -- it changes: of the commits of a step, one writes the index. Items may be compressed with dictionary no. 2.
-UPDATE tk_schema SET readable = 6, writable = 6;
 ALTER TABLE tk_threads ADD COLUMN tick INTEGER NOT NULL DEFAULT 0;
 UPDATE tk_threads SET tick = updated >> 12;
 DROP INDEX tk_threads_updated;
@@ -183,10 +182,14 @@ CREATE TRIGGER tk_threads_insert AFTER INSERT ON tk_threads
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 12
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
-
--- schema-8: encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted;
--- descriptions of threads
-UPDATE tk_schema SET readable = 8, writable = 8;
+-- Paths and entries of writes may be shorter; those that look shorter by chance are marked.
+UPDATE tk_writes SET path = CAST(x'00' || path AS BLOB) WHERE substr(path, 1, 1) IN (x'00', x'01');
+DROP VIEW tk_v_activity;
+DROP VIEW tk_v_writes;
+DROP VIEW tk_v_sizes;
+{views-of-writes}
+-- Encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted.
+-- Descriptions of threads.
 ALTER TABLE tk_threads ADD COLUMN sealed BLOB;
 ALTER TABLE tk_threads ADD COLUMN description TEXT;
 {view-of-threads-with-description}

@@ -115,7 +115,10 @@ def _script(
     return "".join(statements).replace("{insert}", "INSERT OR ROLLBACK" if alone else "INSERT")
 
 
-def drop_script(key: ThreadKey) -> tuple[str, tuple[Any, ...]]:
-    """Return the statements that delete a thread, as a transaction, with their values. They fail if it has a lease."""
+def drop_script(key: ThreadKey, *, sealed: bool) -> tuple[str, tuple[Any, ...]]:
+    """Return the statements that delete a thread, as a transaction, with their values.
+
+    They fail if it has a lease, and unless `sealed`, if its tenant is encrypted.
+    """
     this = (key.tenant.encode("utf-8", "surrogatepass"), key.kind, key.id.encode("utf-8", "surrogatepass"))
-    return read_blocks("sqlite/commits.sql")["drop"], this * 12
+    return read_blocks("sqlite/commits.sql")["drop"], (this[0], int(sealed), *this * 12)

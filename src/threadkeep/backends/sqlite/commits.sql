@@ -55,8 +55,11 @@ INSERT OR IGNORE INTO tk_runs (thread, run) VALUES ({this-thread}, ?);
    AND +t.tenant = ? AND +t.kind = ? AND +t.id = ?)
 
 -- drop: delete a thread with everything in it
+-- abs() fails if the tenant is encrypted and the caller does not know: a request then raises the error.
 BEGIN IMMEDIATE;
-DELETE FROM tk_items WHERE thread = {found-thread};
+DELETE FROM tk_items WHERE thread = CASE
+    WHEN EXISTS (SELECT 1 FROM tk_tenants WHERE tenant = ? AND sealed > ?) THEN abs(-9223372036854775807 - 1)
+    ELSE {found-thread} END;
 DELETE FROM tk_checkpoints WHERE thread = {found-thread};
 DELETE FROM tk_writes WHERE thread = {found-thread};
 DELETE FROM tk_tags WHERE thread = {found-thread};

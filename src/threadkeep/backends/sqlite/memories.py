@@ -60,4 +60,5 @@ def _delete_script(blocks: Mapping[str, str], request: WriteMemories) -> Script 
         return None
     (key,) = request.deletes
     number, part = memory_number(request.tenant, key), partition_number(request.tenant, key.namespace[0])
-    return blocks["delete-at-once"], (number, number, number, part, to_bytes(request.tenant))
+    tenant = to_bytes(request.tenant)
+    return blocks["delete-at-once"], (number, tenant, int(request.sealed), number, number, part, tenant)

@@ -23,9 +23,10 @@ INSERT OR REPLACE INTO tk_words (rowid, words)
 SELECT m.n, w.column2 FROM (VALUES {words}) AS w CROSS JOIN tk_memories m ON m.memory = w.column1;
 COMMIT;
 
--- delete-at-once: delete a memory and its words; not if it has vectors
+-- delete-at-once: delete a memory and its words; not if it has vectors, or if the tenant is encrypted and the caller does not know
 BEGIN IMMEDIATE;
-{roll-back-if EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory)}
+{roll-back-if EXISTS (SELECT 1 FROM tk_vectors v WHERE v.memory = :memory)
+              OR EXISTS (SELECT 1 FROM tk_tenants k WHERE k.tenant = :tenant AND k.sealed > :sealed)}
 {delete-words}
 {delete-memories}
 COMMIT;

@@ -30,7 +30,7 @@ async def migrate(sql: Blocks, *, database: str) -> int:
         return schema_versions.SCHEMA_VERSION
     if found == NO_SCHEMA:
         await SetupStatement(sql["schema-table"])
-    for step in range(found.version + 1, schema_versions.SCHEMA_VERSION + 1):
+    for step in schema_versions.steps_after(found.version):
         await SetupStatement(sql[f"schema-{step}"])
     await SetupStatement(sql["set-version"], {"version": schema_versions.SCHEMA_VERSION})
     return found.version

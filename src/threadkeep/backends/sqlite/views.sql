@@ -95,11 +95,3 @@ SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS c
        length(c.body) AS body_bytes
 FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
 {views-of-writes}
-
--- schema-7: paths and entries of writes may be shorter; those that look shorter by chance are marked
-UPDATE tk_schema SET readable = 7, writable = 7;
-UPDATE tk_writes SET path = CAST(x'00' || path AS BLOB) WHERE substr(path, 1, 1) IN (x'00', x'01');
-DROP VIEW tk_v_activity;
-DROP VIEW tk_v_writes;
-DROP VIEW tk_v_sizes;
-{views-of-writes}

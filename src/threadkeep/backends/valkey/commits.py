@@ -31,7 +31,7 @@ _REPLACES = 2
 INDEXED = 2
 """The reply of the script `drop_thread` if the tenant has a search index."""
 REFUSED = -1
-"""The reply of scripts that refuse to store what is not encrypted."""
+"""The reply of scripts that refuse a change because the tenant is encrypted."""
 
 
 class ValkeyCommits:
@@ -106,20 +106,22 @@ class ValkeyCommits:
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
     def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
-        dropped = executor.call(self.drop_call(request.key, leased=request.leased))
+        dropped = executor.call(self.drop_call(request.key, leased=request.leased, sealed=request.sealed))
+        if dropped == REFUSED:
+            raise WrongKey
         if not dropped:
             raise Conflict
         if dropped == INDEXED:
             self._forget(executor, request.key)
 
-    def drop_call(self, key: ThreadKey, *, leased: bool = False) -> Call:
+    def drop_call(self, key: ThreadKey, *, leased: bool = False, sealed: bool = False) -> Call:
         """Return a call that deletes a thread.
 
-        It returns 0 if the thread has a lease and may not have one, 1 if it is deleted, and INDEXED if it also has to
-        be removed from the search index.
+        It returns 0 if the thread has a lease and may not have one, 1 if it is deleted, INDEXED if it also has to be
+        removed from the search index, and REFUSED if the tenant is encrypted and the caller does not know.
         """
         names = thread_keys(self._prefix, key)
-        return Call("drop_thread", names.keys, (*names.members, int(leased)))
+        return Call("drop_thread", names.keys, (*names.members, int(leased), int(sealed)))
 
     def _copy_thread(self, executor: CallExecutor, request: CopyThread) -> None:
         version, loaded = self._reads.load_thread_rows(executor, request.source)

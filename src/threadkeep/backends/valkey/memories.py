@@ -178,7 +178,7 @@ class ValkeyMemories:
         args.append(len(deletes))
         for key in deletes:
             args += (_number_text(request.tenant, key), namespace_start(key.namespace))
-        if puts and not request.sealed:  # the script compares with the set of tenants
+        if not request.sealed:  # the script compares with the set of tenants
             args.append(to_bytes(request.tenant))
             slot = partition_number(request.tenant, part.first) % PARTITIONS
             return Call("write_memories", (*part.keys, tenants_key(self._prefix, slot)), tuple(args))
@@ -245,7 +245,7 @@ class ValkeyMemories:
             stored = fetch_fields(executor, part.keys[_MEMORIES], numbers)
             keys = list(_expired_keys(part.tenant, stored, request.now))
             if keys:
-                write = WriteMemories(part.tenant, (), tuple(keys), request.now, expired=True)
+                write = WriteMemories(part.tenant, (), tuple(keys), request.now, expired=True, sealed=True)
                 swept += executor.call(self._write_call(write, part, (), keys))
         return swept
 

@@ -103,6 +103,10 @@ class InspectThread(Request[InspectedThread]):
     access: ClassVar[Access] = READ
     key: ThreadKey
 
+    def says_nothing(self, reply: InspectedThread) -> bool:
+        """Whether the thread is not there, or encrypted."""
+        return not reply.exists or reply.sealed is not None
+
 
 class StoredMemory(NamedTuple):
     """A memory as it is stored: its key, its row, and its vectors by field.
@@ -143,6 +147,10 @@ class InspectMemories(Request[StoredMemoryPage]):
     after: Any = None
     with_words: bool = False
 
+    def says_nothing(self, reply: StoredMemoryPage) -> bool:  # noqa: ARG002
+        """Return True: values are not decoded."""
+        return True
+
 
 class IntegrityProblem(NamedTuple):
     """A problem of the storage as a whole: its kind, and a sentence that describes it."""
@@ -159,6 +167,10 @@ class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
 
     access: ClassVar[Access] = READ._replace(subject="storage")
     tenant: str = ""
+
+    def says_nothing(self, reply: tuple[IntegrityProblem, ...]) -> bool:  # noqa: ARG002
+        """Return True: nothing is decoded."""
+        return True
 
 
 class LoadStorageFacts(Request[Mapping[str, Any]]):

@@ -45,6 +45,11 @@ class MemoryRow(NamedTuple):
         return memory_number(tenant, (self.namespace, self.key))
 
 
+def is_sealed(value: str) -> bool:
+    """Whether the value of a stored memory is encrypted, and so a JSON string: a plain one is a JSON object."""
+    return value[:1] == '"'
+
+
 class NewMemory(NamedTuple):
     """A memory to store: its row, one vector (float32, little-endian) per embedded text, and its marked words."""
 
@@ -57,6 +62,7 @@ class WriteMemories(Request[None]):
     """Store and delete memories in one transaction. A memory that exists and has not expired keeps its `created`."""
 
     access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     puts: tuple[NewMemory, ...]
     deletes: tuple[MemoryKey, ...]
@@ -64,7 +70,7 @@ class WriteMemories(Request[None]):
     expired: bool = False
     """Whether to delete a memory of `deletes` only if it has expired."""
     sealed: bool = False
-    """Whether the memories of `puts` are encrypted; if not, WrongKey if the tenant requires it."""
+    """Whether the memories of `puts` are encrypted, and the caller knows that the tenant is; if not, WrongKey if so."""
 
 
 class ChangeMemories(Request[None]):
@@ -76,6 +82,7 @@ class ChangeMemories(Request[None]):
     """
 
     access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     write: WriteMemories
     expected: tuple[tuple[MemoryKey, int | None], ...]
 
@@ -138,6 +145,7 @@ class RefreshMemories(Request[None]):
     """Restart the ttl of memories that have one."""
 
     access: ClassVar[Access] = _IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     keys: tuple[MemoryKey, ...]
     now: int
@@ -159,6 +167,10 @@ class GetMemories(Request[tuple[MemoryRow | None, ...]]):
     tenant: str
     keys: tuple[MemoryKey, ...]
     now: int
+
+    def says_nothing(self, reply: tuple[MemoryRow | None, ...]) -> bool:
+        """Whether none of the memories is there."""
+        return not any(reply)
 
 
 class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
@@ -187,6 +199,10 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
     after: Position | None = None
     filter: FilterNode = EVERYTHING
 
+    def says_nothing(self, reply: tuple[MemoryRow, ...]) -> bool:
+        """Whether there are no such memories, or encrypted ones."""
+        return not reply or is_sealed(reply[0].value)
+
 
 class ListNamespaces(Request[tuple[Namespace, ...]]):
     """List at most `limit` namespaces below a prefix that have memories, in order, after `after`."""
@@ -198,6 +214,10 @@ class ListNamespaces(Request[tuple[Namespace, ...]]):
     limit: int
     after: Namespace | None = None
 
+    def says_nothing(self, reply: tuple[Namespace, ...]) -> bool:  # noqa: ARG002
+        """Return True: namespaces are not decoded."""
+        return True
+
 
 class CountMemories(Request[int]):
     """Count the memories of a tenant."""
@@ -205,6 +225,10 @@ class CountMemories(Request[int]):
     access: ClassVar[Access] = _READ_ONE_STATEMENT
     tenant: str
     now: int
+
+    def says_nothing(self, reply: int) -> bool:  # noqa: ARG002
+        """Return True: nothing is decoded."""
+        return True
 
 
 class FindMatching(Request[frozenset[int]]):
@@ -224,6 +248,10 @@ class FindExpired(Request[frozenset[int]]):
     tenant: str
     prefix: Namespace
     now: int
+
+    def says_nothing(self, reply: frozenset[int]) -> bool:  # noqa: ARG002
+        """Return False: it comes with other requests."""
+        return False
 
 
 Scored: TypeAlias = tuple[int, float]
@@ -264,6 +292,10 @@ class SearchFullText(Request[WordMatches]):
     words: tuple[str, ...]
     limit: int
     filter: FilterNode = EVERYTHING
+
+    def says_nothing(self, reply: WordMatches) -> bool:
+        """Whether no memory was found."""
+        return not reply.matches
 
 
 class VectorRow(NamedTuple):
@@ -311,6 +343,10 @@ class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     cache_full: bool = False
     dims: int = 0
 
+    def says_nothing(self, reply: tuple[PartitionChanges, ...]) -> bool:
+        """Whether there are no vectors, or those of a partition are gone."""
+        return not (reply or self.since) or any(each.present is not None and not each.present for each in reply)
+
     def deleted_partitions(self, existing: Collection[str]) -> list[PartitionChanges]:
         """Return changes for the partitions of `since` that no longer exist: all their vectors were removed."""
         return [
@@ -343,6 +379,10 @@ class SearchVectors(Request[NearestMemories]):
     limit: int
     needed: int
     filter: FilterNode = EVERYTHING
+
+    def says_nothing(self, reply: NearestMemories) -> bool:
+        """Whether no memory was found."""
+        return not reply.scored
 
 
 class CreateVectorIndex(Request[None]):

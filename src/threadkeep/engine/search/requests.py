@@ -39,6 +39,10 @@ class FindChangedThreads(Request[ChangedThreads | None]):
     limit: int
     after: ThreadKey | None = None
 
+    def says_nothing(self, reply: ChangedThreads | None) -> bool:
+        """Whether no thread was found."""
+        return reply is None or not reply.total
+
 
 class CreateSearchIndex(Request[None]):
     """Create the index of a tenant, without any thread. Do nothing if it has one of this format."""
@@ -62,6 +66,7 @@ class IndexThreads(Request[None]):
     """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     threads: tuple[ThreadDocuments, ...]
 

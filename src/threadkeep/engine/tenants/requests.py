@@ -4,9 +4,10 @@
     write    StoreTenant, DeleteTenant, StoreDataKey, DeleteDataKeys: each is atomic
 
 Keys and quotas are bytes that a backend does not look into. As soon as a tenant's row is stored with `sealed`, no
-process can store anything for the tenant that is not encrypted: a Commit, CopyThread or ForkThread whose thread row has
-no `sealed`, and a WriteMemories with puts that does not say `sealed`, raise WrongKey and change nothing. On PostgreSQL,
-a statement that started before may still be executed; on Valkey, this holds when StoreTenant has returned.
+process can store anything for the tenant that is not encrypted, or delete anything unless it knows that it is: a
+Commit, CopyThread or ForkThread whose thread row has no `sealed`, and a DropThread, WriteMemories or ChangeMemories
+that does not say `sealed`, raise WrongKey and change nothing. On PostgreSQL, a statement that started before may still
+be executed; on Valkey, this holds when StoreTenant has returned.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class LoadTenant(Request[TenantRow | None]):
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
 
+    def says_nothing(self, reply: TenantRow | None) -> bool:  # noqa: ARG002
+        """Return False: this is how a caller finds out."""
+        return False
+
 
 class StoreTenant(Request[None]):
     """Store the row of a tenant.
@@ -42,6 +47,7 @@ class StoreTenant(Request[None]):
     """
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     row: TenantRow
     expect: int | None
 
@@ -50,6 +56,7 @@ class DeleteTenant(Request[None]):
     """Delete the row of a tenant. Conflict unless it has the version `expect`. Threads, memories and keys stay."""
 
     access: ClassVar[Access] = WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     expect: int
 
@@ -72,6 +79,10 @@ class LoadDataKeys(Request[dict[bytes, bytes]]):
     tenant: str
     names: tuple[bytes, ...]
 
+    def says_nothing(self, reply: dict[bytes, bytes]) -> bool:  # noqa: ARG002
+        """Return False: it is about the keys themselves."""
+        return False
+
 
 class StoreDataKey(Request[bytes]):
     """Store a data key if there is none of this name, or if the stored one is `replaces`.
@@ -80,6 +91,7 @@ class StoreDataKey(Request[bytes]):
     """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     name: bytes
     key: bytes
@@ -94,11 +106,16 @@ class ListDataKeys(Request[tuple[tuple[bytes, bytes], ...]]):
     after: bytes | None
     limit: int
 
+    def says_nothing(self, reply: tuple[tuple[bytes, bytes], ...]) -> bool:  # noqa: ARG002
+        """Return False: it is about the keys themselves."""
+        return False
+
 
 class DeleteDataKeys(Request[None]):
     """Delete data keys of a tenant by name. Those that do not exist are ignored."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
+    is_refused: ClassVar[bool] = True
     tenant: str
     names: tuple[bytes, ...]
 

@@ -17,7 +17,7 @@ from threadkeep.engine.log.splitter import Splitter
 from threadkeep.engine.memories import json_text
 from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.engine.memories.vectors import pack_vector
-from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
+from threadkeep.transfer.sources.checkpoint_bytes import metadata, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
@@ -30,6 +30,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
     microseconds,
 )
+from threadkeep.transfer.sources.value_cipher import ValueCipher, is_encrypted, split_whole, splitter_of
 
 KIND = "memory"
 
@@ -48,9 +49,18 @@ class InMemorySaverThreads:
 
     def __init__(self, saver: InMemorySaver) -> None:
         self._saver = saver
+        self.cipher: ValueCipher | None = None
+        """Opens checkpoints that were encrypted as a whole."""
         self._ids: dict[str, Any] = {
             as_id(thread, "thread_id"): thread for thread in [*saver.storage, *(at[0] for at in saver.writes)]
         }
+
+    def encrypted_values(self) -> Iterator[tuple[str, bytes]]:
+        """Read encrypted values with their tags, in any order."""
+        written = (value for writes in list(self._saver.writes.values()) for _, _, value, _ in writes.values())
+        spaces = (space for thread in list(self._saver.storage.values()) for space in thread.values())
+        checkpoints = (row[0] for space in spaces for row in space.values())
+        yield from (each for each in (*checkpoints, *self._saver.blobs.values(), *written) if is_encrypted(each[0]))
 
     def count(self, thread: str | None) -> int:
         """Return the number of checkpoints, of one thread or of all."""
@@ -76,7 +86,7 @@ class InMemorySaverThreads:
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """Read what is at these places, in this order."""
-        splitter, cache = Splitter(), dict[Any, _InMemoryValue]()
+        splitter, cache = splitter_of(self.cipher), dict[Any, _InMemoryValue]()
         for place in places:
             before = splitter.fresh
             writes = [
@@ -99,15 +109,20 @@ class InMemorySaverThreads:
         row = self._saver.storage.get(own, {}).get(place.ns, {}).get(place.id)
         if row is None:
             return None
-        (tag, data), (_, about), parent = row
-        found = split_checkpoint(splitter, place.ns, tag, data)
+        (tag, data), about, parent = row
+        found = split_whole(self.cipher, splitter, place.ns, tag, data)
         held, seen = versions(found.plain)
         kept = dict(found.values)
         for channel, version in held.items():
             stored = self._saver.blobs.get((own, place.ns, channel, version))
             if stored is not None and stored[0] != "empty":
                 kept[channel] = _split_once(splitter, cache, (place.ns, channel), version, stored)
-        return EncodedCheckpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(about))
+        return EncodedCheckpoint(
+            parent or None, found.plain, held, seen, kept, found.rest, metadata(self._opened(*about))
+        )
+
+    def _opened(self, tag: str, data: bytes) -> bytes:
+        return data if self.cipher is None else self.cipher.opened(tag, data)[1]
 
 
 class _InMemoryValue(NamedTuple):

@@ -34,6 +34,7 @@ from threadkeep.transfer.sources.source import (
     UnreadableError,
     WriteCount,
 )
+from threadkeep.transfer.sources.value_cipher import OpeningCipher, ValueCipher, splitter_of
 
 KIND = "langgraph-postgres"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
@@ -81,6 +82,8 @@ class PostgresSaverThreads:
 
     def __init__(self, rows: PostgresRows) -> None:
         self._rows = rows
+        self.cipher: ValueCipher | None = None
+        """Opens values that were encrypted one by one."""
         self._shallow = "checkpoint_id" not in rows.tables["checkpoints"]
         columns = rows.tables.get("checkpoint_writes", set())
         self._has_writes = bool(columns)
@@ -88,6 +91,13 @@ class PostgresSaverThreads:
         self._id = "checkpoint ->> 'id'" if self._shallow else "checkpoint_id"
         self._parent = "NULL::text" if self._shallow else "parent_checkpoint_id"
         self._version = "''::text" if self._shallow else "version"
+
+    def encrypted_values(self) -> Iterator[tuple[str, bytes]]:
+        """Read encrypted values with their tags, in any order."""
+        tables = ("checkpoint_blobs", "checkpoint_writes") if self._has_writes else ("checkpoint_blobs",)
+        for table in tables:
+            query = f"SELECT type, blob FROM {table} WHERE strpos(type, '+') > 0 AND blob IS NOT NULL LIMIT %s"
+            yield from self._rows.all(query, (_AT_ONCE,))
 
     def count(self, thread: str | None) -> int:
         """Return the number of checkpoints, of one thread or of all."""
@@ -117,7 +127,7 @@ class PostgresSaverThreads:
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """Read what is at these places, in this order: some rows at a time, and values up to a number of bytes."""
-        splitter, blobs = Splitter(), dict[_Blob, Parts | None]()
+        splitter, blobs = splitter_of(self.cipher), dict[_Blob, Parts | None]()
         for start in range(0, len(places), _AT_ONCE):
             some = places[start : start + _AT_ONCE]
             rows = {row.place: row for row in self._checkpoints(thread, some)}
@@ -202,7 +212,10 @@ class PostgresSaverThreads:
             f"SELECT type, blob FROM checkpoint_writes WHERE thread_id = %s AND {where} = %s AND channel = %s"
             f" ORDER BY {self._path}, task_id, idx"
         )
-        return _as_list(self._rows.all(query, (thread, value, TASKS)))
+        rows, cipher = self._rows.all(query, (thread, value, TASKS)), self.cipher
+        if isinstance(cipher, OpeningCipher):
+            rows = [cipher.opened(tag, bytes(data)) for tag, data in rows]
+        return _as_list(rows)
 
     def _writes(
         self, splitter: Splitter, thread: str, places: Sequence[CheckpointPlace]

@@ -16,7 +16,7 @@ from typing import Any
 from threadkeep.engine.log.codec import Parts
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.splitter import Splitter
-from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
+from threadkeep.transfer.sources.checkpoint_bytes import metadata, versions
 from threadkeep.transfer.sources.langgraph_store import StoreTableMemories
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
@@ -27,7 +27,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
 )
 from threadkeep.transfer.sources.sqlite_file import SqliteRows
-from threadkeep.transfer.sources.value_cipher import ValueCipher
+from threadkeep.transfer.sources.value_cipher import ValueCipher, split_whole, splitter_of
 
 KIND = "langgraph-sqlite"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}
@@ -65,7 +65,13 @@ class SqliteSaverThreads:
         self._has_writes = columns >= _WRITES
         self._path = "task_path" if "task_path" in columns else "''"
         self.cipher: ValueCipher | None = None
-        """Opens checkpoints that were encrypted as a whole; their values are encrypted again, one by one."""
+        """Opens checkpoints that were encrypted as a whole."""
+
+    def encrypted_values(self) -> Iterator[tuple[str, bytes]]:
+        """Read encrypted values with their tags, in any order."""
+        yield from self._rows.each("SELECT type, checkpoint FROM checkpoints WHERE type LIKE '%+%'")
+        if self._has_writes:
+            yield from self._rows.each("SELECT type, value FROM writes WHERE type LIKE '%+%'")
 
     def count(self, thread: str | None) -> int:
         """Return the number of checkpoints, of one thread or of all."""
@@ -95,7 +101,7 @@ class SqliteSaverThreads:
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """Read what is at these places, in this order."""
-        splitter = Splitter()
+        splitter = splitter_of(self.cipher)
         for place in places:
             before = splitter.fresh
             found = self._found(splitter, thread, place)
@@ -118,13 +124,10 @@ class SqliteSaverThreads:
     def _checkpoint(
         self, splitter: Splitter, place: CheckpointPlace, parent: str | None, tag: str | None, data: Any, about: Any
     ) -> EncodedCheckpoint:
-        if self.cipher is None or tag is None or "+" not in tag:
-            return _checkpoint(splitter, place, parent, tag, data, about)
-        found = _checkpoint(splitter, place, parent, *self.cipher.opened(tag, bytes(data)), about)
-        return found._replace(
-            values={name: self.cipher.sealed_parts(parts) for name, parts in found.values.items()},
-            rest=self.cipher.sealed(*found.rest) if found.rest is not None else None,
-        )
+        stored = data.encode() if isinstance(data, str) else data
+        found = split_whole(self.cipher, splitter, place.ns, tag, stored)
+        held, seen = versions(found.plain)
+        return EncodedCheckpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 
     def _writes(self, splitter: Splitter, thread: str, place: CheckpointPlace) -> Iterator[EncodedWrite]:
         if not self._has_writes:
@@ -146,14 +149,6 @@ def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) 
         return splitter.split(place, tag, data)
     except ValueError:
         return Parts(WHOLE, tag, [data])
-
-
-def _checkpoint(
-    splitter: Splitter, place: CheckpointPlace, parent: str | None, tag: str | None, data: Any, about: Any
-) -> EncodedCheckpoint:
-    found = split_checkpoint(splitter, place.ns, tag, data.encode() if isinstance(data, str) else data)
-    held, seen = versions(found.plain)
-    return EncodedCheckpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 
 
 def stored_memories(rows: SqliteRows) -> StoreTableMemories:

@@ -1,7 +1,7 @@
 -- Adds, replaces and deletes memories of one partition, and returns the number deleted; or -1, and changes nothing, if the
--- tenant is sealed and the memories are not encrypted; or -2, and changes nothing, if something is not as expected.
--- KEYS: memories, expiry, namespaces, times, vectors, changes, words, partitions; and the tenants of the slot if there are
--- memories to store that are not encrypted. Then the last of ARGV is the tenant.
+-- tenant is sealed and the caller does not know; or -2, and changes nothing, if something is not as expected.
+-- KEYS: memories, expiry, namespaces, times, vectors, changes, words, partitions; and the tenants of the slot if the caller
+-- does not know of any encryption. Then the last of ARGV is the tenant.
 -- ARGV: now, the partition's name, 1 to delete only expired memories, or 2 if one memory is expected: its number, updated
 -- and expires, or its number and two empty texts if it must not exist; or 3 if several are: how many, and the number of each
 -- and when it was updated, or an empty text if there must be none, or only one that has expired; then two lists, each after its length:
