@@ -78,7 +78,7 @@ LAYERS = {
     "transfer": Layer(
         "transfer clock encryption engine errors keep plan session verb work", "cryptography ormsgpack os zstandard"
     ),
-    "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
+    "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg pymysql"),
     "jobs": Layer(
         "adapters jobs clock drivers encryption engine errors keep plan session tenants transfer version work",
         "os secrets time",
