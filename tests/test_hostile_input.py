@@ -346,7 +346,6 @@ INSERTED = {
         "_PAGE",
     },
     "transfer/sources/langgraph_sqlite.py": {"self._path", "_PAGE", "where"},
-    "transports/postgres.py": {"self._synchronous"},
     "transports/postgres_health.py": {"table"},
     "transports/sqlite.py": {"_SYNCHRONOUS[self._durability]", "_CACHE_KB", "_PAGES_PER_SHRINK", "name"},
     "transports/sqlite_health.py": {"name", "_MAX_PROBLEMS"},

@@ -159,7 +159,7 @@ class PostgresServer:
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories in one statement, in the calling thread. False if it needs more, or must be sent again."""
-        if self._options.read_only:
+        if self._options.read_only or self._options.by_thread:
             return False
         statement = self._backend.write_memories_at_once(request, self._synchronous_commit())
         if statement is None:
@@ -355,7 +355,7 @@ class PostgresServer:
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
-            cursor.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
+            cursor.rows(self._backend.sql["set-synchronous"], {"synchronous": self._synchronous})
         return self._backend.answer(cursor, request)
 
     def _synchronous_commit(self) -> str | None:
@@ -363,10 +363,13 @@ class PostgresServer:
         return self._synchronous
 
     def _write_memories(self, request: WriteMemories) -> None:
-        """Write memories in one transaction and one round trip. Writing them twice gives the same."""
-        statements = self._backend.write_memories(request, self._synchronous_commit())
+        """Write memories in one transaction, and in one round trip if possible. Writing them twice gives the same."""
         try:
-            self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
+            if self._options.by_thread:
+                self._change_in_transaction(request)
+            else:
+                statements = self._backend.write_memories(request, self._synchronous_commit())
+                self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
         except Conflict:
             keys = tuple(memory.row.memory_key for memory in request.puts)
             self.read(

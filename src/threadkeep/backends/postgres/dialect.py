@@ -8,8 +8,8 @@ is rarer, or does not fit into one statement, uses the shared statements of `bac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +36,7 @@ from threadkeep.backends.postgres.parameters import (
     pack_value,
 )
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
+from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoints
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine import health, memories
@@ -65,6 +66,7 @@ from threadkeep.value import Value
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem, StorageSize
     from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.namespaces import MemoryKey
     from threadkeep.engine.memories.requests import CreateVectorIndex, NewMemory, WriteMemories
 
 _NAME = re.compile(
@@ -80,6 +82,8 @@ _LOAD_COLUMNS = (
     ("cached_spans", TEXTS), ("cached_epoch", BIGINT),
 )  # fmt: skip
 """The parameters of `load-checkpoints`."""
+DISTRIBUTED = "postgres/distributed.sql"
+"""The file with what differs for databases that distribute tables over machines."""
 _MANY_NAMES = 1 << 30
 """More than a thread has."""
 _MAX_BYTES = 64 * 1024 * 1024
@@ -130,8 +134,13 @@ class PostgresDialect(SqlBackend):
     )
     drops = ("drop-all",)
 
-    def __init__(self, schema: str | None = None) -> None:
+    def __init__(self, schema: str | None = None, *, by_partition: bool = False) -> None:
         self.schema = schema
+        self.by_partition = by_partition
+        if by_partition:
+            self.tenant_lists = ("tenants-with-rows", "tenants-with-threads", "tenants-with-memories")
+        self.distributes = False
+        """Whether tables may be distributed by Citus; their sizes are then those on all nodes."""
         self.pgvector: str | None = None
         """The schema that pgvector is installed in, or None."""
         self._stores_vectors = False
@@ -153,6 +162,11 @@ class PostgresDialect(SqlBackend):
         self.pack_id = lru_cache(_REMEMBERED)(pack_id)
 
     # --- SQL as the driver takes it
+
+    @cached_property
+    def sql(self) -> Mapping[str, str]:
+        """The SQL blocks by name."""
+        return read_blocks(*self.files, *([DISTRIBUTED] if self.by_partition else []))
 
     def typed(self, sql: str, values: Values, *, keeps_plan: bool = False) -> tuple[TypedSql, Parameters]:
         """Return a statement and its values as the driver takes them. One or two Python calls for each value."""
@@ -317,12 +331,17 @@ class PostgresDialect(SqlBackend):
         """Return memories by number, in one statement."""
         return db.rows("memories", **values, memories=numbers)
 
-    def lock_memories(self, db: SqlContext, tenant: str, numbers: Sequence[int]) -> None:
+    def lock_memories(self, db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> None:
         """Lock memories until the transaction ends."""
-        db.rows("lock-memories", tenant=to_bytes(tenant), memories=numbers)
+        if self.by_partition:
+            postgres.by_partition.lock_memories(db, tenant, keys)
+        else:
+            db.rows("lock-memories", **postgres.memories.lock_values(tenant, keys))
 
     def add_memory(self, db: SqlContext, request: WriteMemories, memory: NewMemory) -> bool:
         """Add a memory, and return whether there was none. It waits for a transaction that is adding the same one."""
+        if self.by_partition and not request.sealed:
+            self.check_plain(db, request.tenant)
         values = postgres.memories.put_values(request._replace(puts=(memory,)))
         return bool(db.cursor.rows(self.sql["add-memory"], values))
 
@@ -654,6 +673,8 @@ class PostgresDialect(SqlBackend):
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
+        if self.by_partition:
+            return postgres.by_partition.store_memories(db, request)
         rows, vectors = self.write_memories(request)
         deleted = db.cursor.rows(*rows)[0][0]
         db.cursor.rows(*vectors)
@@ -661,6 +682,9 @@ class PostgresDialect(SqlBackend):
 
     def restart_ttl(self, db: SqlContext, values: Sequence[Values]) -> None:
         """Start the ttl of memories again, in one statement."""
+        if self.by_partition:
+            super().restart_ttl(db, values)
+            return
         db.rows(
             "refresh-memories",
             tenant=values[0]["tenant"],
@@ -684,9 +708,10 @@ class PostgresDialect(SqlBackend):
         return super().answer(cursor, request)
 
     def _measure_storage(self, cursor: SqlCursor) -> StorageSize:
-        parts: dict[str, int] = dict(
-            cursor.rows(self.sql["storage-size"], {"table": self.qualified_name("tk_threads")})
-        )
+        at = {"table": self.qualified_name("tk_threads")}
+        parts: dict[str, int] = dict(cursor.rows(self.sql["storage-size"], at))
+        for name, _ in cursor.rows(self.sql["distribution"], at) if self.distributes else ():
+            parts[name] = cursor.rows(self.sql["size-of-table"], {"table": self.qualified_name(name)})[0][0]
         return health.requests.StorageSize("postgresql", sum(parts.values()), parts)
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
