@@ -134,6 +134,18 @@ class PostgresServer:
         self._options = self._options._replace(migrate=True)
         self._ready()
 
+    def distribute(self, *, dry_run: bool) -> tuple[dict[str, str], list[str]]:
+        """Distribute our tables by Citus. Return how each is distributed, and which were not distributed before."""
+        if self.read_only and not dry_run:
+            raise ReadOnly
+        if not self._options.by_thread:
+            raise ValueError(
+                'this needs group="thread", or ?group=thread in the URL, here and in all that use the tables'
+            )
+        with self._untimed_cursor() as cursor:
+            missing = transports.postgres_citus.distribute(cursor, self._backend, dry_run=dry_run)
+        return {table: place.shown for table, place in transports.postgres_citus.PLACES.items()}, missing
+
     def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002
         """Return False: a portable file can hold what a server stores."""
         return False
@@ -410,7 +422,7 @@ class PostgresServer:
 
     def _compact(self) -> tuple[int, int]:
         with self._untimed_cursor() as cursor:
-            return transports.postgres_health.compact(cursor)
+            return transports.postgres_health.compact(cursor, self._backend)
 
     # --- connections, retries, set-up
 
@@ -510,7 +522,11 @@ class PostgresServer:
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
         state = drive(postgres_setup.state(blocks), execute)
+        if options.by_thread:
+            self._backend.distributes = transports.postgres_citus.is_installed(cursor, self._backend)
         if postgres_setup.needs_migration(state.versions, SchemaUse(options.read_only, options.migrate)):
+            if self._backend.distributes:
+                transports.postgres_citus.refuse_worker(cursor, self._backend)
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from threadkeep.backends import postgres, sql
 from threadkeep.backends.postgres import commits, mixed_rows
@@ -59,7 +59,7 @@ from threadkeep.engine.requests import (
     ScannedCheckpoint,
     ranges_of,
 )
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Request
 from threadkeep.value import Value
 
@@ -92,6 +92,13 @@ _REMEMBERED = 4096
 """How many numbers of threads and packed ids are remembered."""
 _ARRAY_HEADER = 20
 """Bytes before the first element of an array in binary form."""
+
+
+class RowsCursor(Protocol):
+    """What runs statements and returns their rows."""
+
+    def rows(self, sql: str, values: Values, /) -> list[Row]:
+        """Run a statement and return its rows."""
 
 
 class Statement(Value):
@@ -709,10 +716,22 @@ class PostgresDialect(SqlBackend):
 
     def _measure_storage(self, cursor: SqlCursor) -> StorageSize:
         at = {"table": self.qualified_name("tk_threads")}
-        parts: dict[str, int] = dict(cursor.rows(self.sql["storage-size"], at))
-        for name, _ in cursor.rows(self.sql["distribution"], at) if self.distributes else ():
-            parts[name] = cursor.rows(self.sql["size-of-table"], {"table": self.qualified_name(name)})[0][0]
+        parts: dict[str, int] = dict(cursor.rows(self.sql["storage-size"], at)) | self.distributed_sizes(cursor)
         return health.requests.StorageSize("postgresql", sum(parts.values()), parts)
+
+    def distributed_sizes(self, cursor: RowsCursor) -> dict[str, int]:
+        """Return the size of each table that is distributed, on all nodes."""
+        if not self.distributes:
+            return {}
+        distributed = cursor.rows(self.sql["distribution"], {"table": self.qualified_name("tk_threads")})
+        named = {name: {"table": self.qualified_name(name)} for name, _ in distributed}
+        return {name: int(cursor.rows(self.sql["size-of-table"], at)[0][0]) for name, at in named.items()}
+
+    def run_script(self, db: SqlContext, block: str, **values: Any) -> None:
+        """Run the statements of a block. Unavailable for the search index if tables may be distributed."""
+        if self.distributes and block == "create-search":
+            raise Unavailable("PostgreSQL: there is no search index in a database of Citus; search with scan=True")
+        super().run_script(db, block, **values)
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""

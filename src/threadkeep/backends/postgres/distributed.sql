@@ -70,11 +70,10 @@ SELECT DISTINCT n.tenant FROM {it} n WHERE n.tenant >= :start ORDER BY n.tenant 
 -- tenants-with-memories: tenants that have a memory
 {tenants-of tk_memories}
 
--- is-distributing: returns a row if the database is one of Citus: the number of this node's group, 0 on the coordinator
--- The first statement shows whether the second one can be parsed.
+-- is-distributing: returns a row if the database is one of Citus; only then the statements below can be parsed
 SELECT 1 WHERE to_regclass('pg_dist_local_group') IS NOT NULL;
 
--- node-group: the number of this node's group
+-- node-group: the number of this node's group; 0 is the coordinator
 SELECT groupid FROM pg_dist_local_group;
 
 -- distribution: how our tables are distributed: the column, or NULL for a reference table, of which each node has a copy
