@@ -130,7 +130,7 @@ def _migration_line(result: threadkeep.MigrateResult) -> str:
     return f"{would} from schema version {result.found} to {result.current}"
 
 
-@app.command(epilog="Example: threadkeep setup --citus --url postgresql://db.example/agents?group=thread")
+@app.command(epilog="Example: threadkeep setup --citus")
 def setup(
     *,
     citus: Annotated[
