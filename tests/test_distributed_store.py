@@ -12,6 +12,12 @@ import threadkeep
 from threadkeep.conformance.store_suite import *  # noqa: F403
 
 
+@pytest.fixture
+def sync_or_async() -> str:
+    """Only sync: both run the same plans."""
+    return "sync"
+
+
 def opened(**options: Any) -> threadkeep.Keep:
     return shared_pool.open_keep("postgresql://", group="thread", **options)
 

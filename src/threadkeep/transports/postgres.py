@@ -144,6 +144,7 @@ class PostgresServer:
             )
         with self._untimed_cursor() as cursor:
             missing = transports.postgres_citus.distribute(cursor, self._backend, dry_run=dry_run)
+        self._backend.distributes = True
         return {table: place.shown for table, place in transports.postgres_citus.PLACES.items()}, missing
 
     def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002

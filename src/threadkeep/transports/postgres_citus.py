@@ -52,7 +52,7 @@ PLACES: Mapping[str, Place] = {
 
 def is_installed(cursor: PostgresCursor, backend: PostgresDialect) -> bool:
     """Return whether this is a database of Citus."""
-    return bool(cursor.rows(backend.sql["is-distributing"]))
+    return bool(cursor.rows(backend.sql["has-citus"]))
 
 
 def refuse_worker(cursor: PostgresCursor, backend: PostgresDialect) -> None:

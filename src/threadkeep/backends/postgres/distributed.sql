@@ -70,7 +70,7 @@ SELECT DISTINCT n.tenant FROM {it} n WHERE n.tenant >= :start ORDER BY n.tenant 
 -- tenants-with-memories: tenants that have a memory
 {tenants-of tk_memories}
 
--- is-distributing: returns a row if the database is one of Citus; only then the statements below can be parsed
+-- has-citus: returns a row if the database is one of Citus; only then the statements below can be parsed
 SELECT 1 WHERE to_regclass('pg_dist_local_group') IS NOT NULL;
 
 -- node-group: the number of this node's group; 0 is the coordinator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from threadkeep.errors import Unavailable, without_passwords
@@ -12,7 +12,7 @@ from threadkeep.errors import Unavailable, without_passwords
 _PORT = 3306
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
 """Options that a URL may have, named as PyMySQL names them."""
-_IS_TRUE = {"ssl_verify_cert": True, "ssl_verify_identity": True}
+_FLAGS = {"ssl_verify_cert", "ssl_verify_identity"}
 _MARIADB, _MYSQL = "SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0"
 """Switch off the time limit of a query."""
 
@@ -78,14 +78,6 @@ class MySqlRows:
             raise Unavailable(f"{self.named} cannot be read: {without_passwords(str(reason))}") from error
 
 
-class _Address(NamedTuple):
-    host: str
-    port: int
-    user: str | None
-    password: str
-    database: str
-
-
 def _connection_options(url: str) -> dict[str, Any]:
     """Return what PyMySQL needs of a URL. ValueError if it names no database, or has an unknown option."""
     parts = urlsplit(url)
@@ -95,9 +87,11 @@ def _connection_options(url: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     for name in options.keys() - set(_OPTIONS):
         raise ValueError(f"unknown option {name} in the URL: use {', '.join(_OPTIONS)}")
-    options |= {name: options[name].lower() in ("true", "1") for name in options.keys() & _IS_TRUE.keys()}
-    user = unquote(parts.username) if parts.username is not None else None
-    address = _Address(
-        parts.hostname or "localhost", parts.port or _PORT, user, unquote(parts.password or ""), database
-    )
-    return address._asdict() | options
+    options |= {name: options[name].lower() in ("true", "1") for name in options.keys() & _FLAGS}
+    return options | {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or _PORT,
+        "user": unquote(parts.username) if parts.username is not None else None,
+        "password": unquote(parts.password or ""),
+        "database": database,
+    }
