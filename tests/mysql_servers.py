@@ -84,6 +84,8 @@ def _fetch_packages(root: Path) -> None:
             f"no MariaDB for the tests: install mariadb-server-core, or make apt-get work ({error})"
         ) from error
     root.with_suffix(".new").rename(root)
+    for name in ("lists", "cache", "packages"):
+        shutil.rmtree(FOLDER / name)
 
 
 def _run(command: Sequence[str], folder: Path | None = None) -> str:

@@ -2,9 +2,9 @@
 
 The tables of a saver are those of `langgraph_blobs.py`, with
 
-    checkpoint_ns_hash  the MD5 of a namespace, in bytes or in hexadecimal digits, since a release of 2024; it is in the
-                        primary keys, and may be there instead of the namespace in the other tables
-    blob                or blob_data
+    checkpoint_ns_hash  the MD5 of a namespace, in bytes or in hexadecimal digits; not in the first releases. It is in
+                        the primary keys. Tables other than `checkpoints` may have it instead of the namespace
+    blob                or blob_data, in tables that others made of these
 
 A store has one table, `store`, without times to live and without vectors.
 
