@@ -303,6 +303,28 @@ def test_no_verb_sends_what_citus_refuses(index: Any, keys: threadkeep.Keys | No
     assert {each: found for each in sent if (found := problems(each))} == {}
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.get(("u1", "food"), "pizza"),
+        lambda store: store.put(("u1", "food"), "pizza", {"good": True}),
+        lambda store: store.put(("u1", "food"), "salt", {"good": True}, if_version=0),
+        lambda store: store.delete(("u1", "food"), "pizza"),
+        lambda store: store.search(("u1",), filter={"good": True}),
+        lambda store: store.search(("u1", "food")),
+    ],
+    ids=["get", "put", "put if new", "delete", "search by filter", "search"],
+)
+def test_what_concerns_one_partition_names_it(use: Callable[[threadkeep.KeepStore], Any]) -> None:
+    log = StatementLog()
+    with threadkeep.open(log.url, group="thread", max_size=1) as keep:
+        keep.store.put(("u1", "food"), "pizza", {"good": False})
+        sent = [re.sub(r"\s+", " ", each) for each in log.during(lambda: use(keep.store))]
+    about = [each for each in sent if re.search(r"\btk_(memories|vectors|parts)\b", each)]
+    assert about
+    assert [each for each in about if not re.search(r"\bpart = |\(memory, part, ", each)] == []
+
+
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
     """Change and read twenty threads concurrently; a lock makes their commits wait for each other."""
     saver = keep.checkpointer
