@@ -9,7 +9,13 @@ import pytest
 
 import shared_pool
 import threadkeep
+from moved_clock import MovedClock
 from threadkeep.conformance.store_suite import *  # noqa: F403
+
+
+@pytest.fixture
+def clock(moved_clock: MovedClock) -> MovedClock:
+    return moved_clock
 
 
 @pytest.fixture
