@@ -83,6 +83,7 @@ def open_keep(
     ttl: Any = None,
     keys: threadkeep.Keys | None = None,
     hide_ids: bool | None = None,
+    group: str | None = None,
 ) -> Keep:
     """Open a Keep as `threadkeep.open` does, isolated from other tests. On a server, it is a tenant of shared tables.
 
@@ -91,7 +92,7 @@ def open_keep(
     shared = shared_url(url)
     if shared is None:
         return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl, keys=keys, hide_ids=hide_ids)
-    transport = SharedTransport(_owner(shared, None, vectors=index is not None)._session.transport.inner)
+    transport = SharedTransport(_owner(shared, group, vectors=index is not None)._session.transport.inner)
     tenant = tenant or fresh_tenant()
     encrypted = TenantTransport(transport, tenant, keys, hide_ids=hide_ids)
     session = Session(encrypted, tenant=tenant, caches=Caches(128 * 1024 * 1024))

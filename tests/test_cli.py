@@ -183,6 +183,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("delete", "--metadata", "source=input", "--dry-run"), lambda result: "c" in result["deleted"]),
         (("delete", "c", "f", "--yes"), lambda result: result["deleted"] == ["c", "f"]),
         (("migrate",), lambda result: not result["needed"] and result["found"] == result["current"]),
+        (("setup",), lambda result: not result["needed"] and result["found"] == result["current"]),
         (("backup", str(folder / "backup")), lambda result: (result["threads"], result["memories"]) == (2, 1)),
         (("restore", str(folder / "backup"), str(folder / "new.db")), lambda result: result["threads"] == 2),
         (

@@ -46,6 +46,7 @@ VERBS: dict[str, list[Callable[..., Any]]] = {
     "memories": [KeepStore.search_stored],
     "restore": [threadkeep.restore],
     "search": [Keep.search, Keep.build_search_index, Keep.drop_search_index],
+    "setup": [Keep.migrate, Keep.distribute],
     "tenants": [Keep.tenants, Keep.drop_tenant],
     "delete": [Keep.delete, Keep.delete_memories],
 }
@@ -77,6 +78,7 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
         {"keep", "authorize", "allowed_hosts", "user_keys"},
     ),
     "lease": ({"action"}, set()),
+    "setup": ({"citus"}, set()),  # which of its verbs
     "tenants": ({"action"}, set()),
 }
 """By command: what only the command has, and what only its verb has."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import PutOp
 
 import postgres_servers
 import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
+from distributed_rules import problems
 from graph_scenarios import SCENARIOS, assert_same, describe_thread
 from sync_async import AsyncCaller, SyncCaller
 from test_conformance import SyncSide, assert_complete, report_on
 from test_postgres import StatementLog, blocked
+from threadkeep import backends
+from threadkeep.backends.postgres.dialect import DISTRIBUTED
 from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
 BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
 OF_TENANTS = read_blocks("sql/tenants.sql", "postgres/tenants.sql")
+BACKENDS = Path(backends.__path__[0])
 ONE_STATEMENT = ("load-", "commit")
 """How blocks start that put a whole request into one statement. A test checks that group="thread" sends none."""
 BY_THREAD = {name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT)}
@@ -199,6 +205,124 @@ def test_no_verb_sends_more_than_these_blocks() -> None:
         logged = log.during(use)
     assert len(logged) > 100
     assert {found for each in logged if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
+
+
+# --- what is sent with group="thread", to distributed tables
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("SET LOCAL plan_cache_mode = force_generic_plan", "a setting for a transaction"),
+        ("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)", "a plan for all values"),
+        ("WITH RECURSIVE found (space) AS (SELECT 1) SELECT 1 FROM tk_memories m", "a recursive query"),
+        (
+            "DELETE FROM tk_vectors v USING unnest($1::bigint[]) AS g (part) WHERE v.part = g.part",
+            "a change of tk_vectors on several nodes",
+        ),
+        ("DELETE FROM tk_items WHERE lane = $1", "a change of tk_items on several nodes"),
+        ('UPDATE "s".tk_threads SET rev = $1 WHERE tenant = $2', "a change of tk_threads on several nodes"),
+        ("UPDATE tk_parts SET seq = nextval('s') WHERE part = $1", "a change of tk_parts with a volatile function"),
+        ("SELECT 1 FROM tk_memories m WHERE m.memory = ANY ($1) FOR UPDATE", "a lock of rows of tk_memories on several nodes"),
+        ("SELECT 1 FROM tk_memories m JOIN tk_vectors v ON v.memory = m.memory", "a join with tk_vectors without its part"),
+        ("INSERT INTO tk_vectors (memory) VALUES ($1)", "a row of tk_vectors without its part"),
+        ("INSERT INTO tk_keys (tenant) VALUES ((SELECT 1))", "a new row of tk_keys with a subselect"),
+        ("INSERT INTO tk_vectors (part) SELECT g.part FROM unnest($1) AS g (part)", "new rows of tk_vectors from arrays"),
+        ("SELECT 1 FROM tk_threads t, LATERAL (SELECT 1) l", "a function for each row"),
+    ],
+)  # fmt: skip
+def test_what_citus_refuses_would_be_found(sql: str, problem: str) -> None:
+    assert problem in problems(sql)
+
+
+def test_the_blocks_for_distributed_tables_have_nothing_that_citus_refuses() -> None:
+    files = ("sql/memories.sql", "sql/tenants.sql", "postgres/memories.sql", "postgres/tenants.sql", DISTRIBUTED)
+    names = re.findall(r"^-- ([a-z-]+): ", (BACKENDS / DISTRIBUTED).read_text("utf-8"), re.MULTILINE)
+    blocks = read_blocks(*files)
+    assert len(names) > 15
+    found = {name: problems(statement) for name in names for statement in statements({name: blocks[name]})}
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def use_memories(keep: threadkeep.Keep) -> None:
+    """Store, find, refresh, move and delete memories, with vectors and words, in two partitions."""
+    store = keep.store
+    for n in range(3):
+        store.put(("users", f"u{n}"), "food", {"text": f"likes pizza {n}"}, ttl=10)
+        store.put(("notes", f"u{n}"), "food", {"text": f"likes salt {n}"})
+    store.batch([PutOp(("users", "u9"), f"k{n}", {"text": "x"}) for n in range(5)])
+    store.put(("users", "u9"), "new", {"text": "y"}, if_version=0)
+    store.get(("users", "u0"), "food", refresh_ttl=True)
+    for prefix in ((), ("users",)):
+        store.search(prefix, query="pizza")
+        store.search(prefix, filter={"text": "x"})
+        store.list_namespaces(prefix=prefix)
+    store.delete(("users", "u9"), "k2")
+    store.put(("users", "u9"), "k3", {"text": "z"}, ttl=0.000001)
+    keep.sweep()
+    keep.delete_memories(("notes",))
+
+
+VECTORS = {"dims": 2, "embed": lambda texts: [[1.0, float(len(text))] for text in texts]}
+KEYS = threadkeep.Keys({"a": bytes(32)}, "a")
+
+
+@pytest.mark.parametrize(
+    ("index", "keys"),
+    [(VECTORS, None), ({"search": "text"}, None), (VECTORS, KEYS)],
+    ids=["vectors", "words", "encrypted"],
+)
+def test_no_verb_sends_what_citus_refuses(index: Any, keys: threadkeep.Keys | None) -> None:
+    log = StatementLog()
+    options: dict[str, Any] = {"group": "thread", "max_size": 2, "durability": "relaxed"}
+    with threadkeep.open(log.url, index=index, keys=keys, **options) as keep:
+        keep.setup()
+
+        def use() -> None:
+            chain = Chain(keep.checkpointer, run="r")
+            for n in range(3):
+                at = chain.put({"log": [f"{k} " * 100 for k in range(n, 2 * n)]}, user=n)
+                keep.checkpointer.put_writes(at, [("log", n)], "task")
+            for name, ask in every_verb(keep).items():
+                if name != "search":  # its index is not for distributed tables
+                    ask()
+            use_memories(keep)
+            keep.verify()
+            keep.doctor()
+            keep.tenants()
+            keep.erase(thread_id="t")
+            if keys is not None:
+                keep.rotate()
+                keep.reencrypt()
+
+        logged = log.during(use)
+    sent = {re.sub(r"\s+", " ", each.partition("\nParameters")[0]).strip() for each in logged}
+    assert sum("tk_memories" in each for each in sent) > 10
+    assert sum("tk_vectors" in each for each in sent) >= 4
+    assert any("tk_memories" in each and "FOR UPDATE" in each for each in sent)
+    assert {each: found for each in sent if (found := problems(each))} == {}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.get(("u1", "food"), "pizza"),
+        lambda store: store.put(("u1", "food"), "pizza", {"good": True}),
+        lambda store: store.put(("u1", "food"), "salt", {"good": True}, if_version=0),
+        lambda store: store.delete(("u1", "food"), "pizza"),
+        lambda store: store.search(("u1",), filter={"good": True}),
+        lambda store: store.search(("u1", "food")),
+    ],
+    ids=["get", "put", "put if new", "delete", "search by filter", "search"],
+)
+def test_what_concerns_one_partition_names_it(use: Callable[[threadkeep.KeepStore], Any]) -> None:
+    log = StatementLog()
+    with threadkeep.open(log.url, group="thread", max_size=1) as keep:
+        keep.store.put(("u1", "food"), "pizza", {"good": False})
+        sent = [re.sub(r"\s+", " ", each) for each in log.during(lambda: use(keep.store))]
+    about = [each for each in sent if re.search(r"\btk_(memories|vectors|parts)\b", each)]
+    assert about
+    assert [each for each in about if not re.search(r"\bpart = |\(memory, part, ", each)] == []
 
 
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:

@@ -76,7 +76,7 @@ def foreign_saver() -> InMemorySaver:
 VERBS: dict[str, Any] = {
     "activity": (), "blame": ("t", "name"), "branches": ("t",), "break_lease": ("t",), "build_search_index": (), "compact": (),
     "compare_branches": ("t", "latest", "latest"), "copy": ("t", "u2"), "delete": ("t",), "delete_branch": ("t", "latest"),
-    "delete_memories": (("users",),), "describe": {"thread_id": "t", "title": "A"}, "diff": ("t", "latest~1", "latest"), "doctor": (), "drop_search_index": (), "drop_tenant": ("acme",),
+    "delete_memories": (("users",),), "describe": {"thread_id": "t", "title": "A"}, "diff": ("t", "latest~1", "latest"), "distribute": (), "doctor": (), "drop_search_index": (), "drop_tenant": ("acme",),
     "encrypt": (), "erase": {"thread_id": "t"}, "export": lambda: (io.BytesIO(),), "find": ("t",), "flow": ("t",), "fork": {"thread_id": "t", "to": "f"},
     "import_from": lambda: (foreign_saver(),), "import_portable": lambda: (io.BytesIO(exported()),), "lease_info": ("t",),
     "log": ("t",), "migrate": (), "name_branch": ("t", "latest", "main"),
@@ -85,7 +85,7 @@ VERBS: dict[str, Any] = {
     "tenants": (), "thread": ("t",), "threads": (), "trace": ("t",), "tree": ("t",), "types": (), "usage": (), "verify": (), "waiting": (),
 }  # fmt: skip
 """Every verb of a Keep, with its arguments, or a function that makes them."""
-NEED_NO_KEYS = {"doctor", "drop_tenant", "migrate", "tenants"}
+NEED_NO_KEYS = {"distribute", "doctor", "drop_tenant", "migrate", "setup", "tenants"}
 """Verbs about the storage as a whole. They show no data."""
 NEED_ANY_KEYS = {"encrypt", "reencrypt", "rotate"}
 """Verbs that raise ValueError without any keys."""
@@ -213,7 +213,7 @@ COMMANDS: dict[str, list[str]] = {
     "encrypt": [], "erase": ["t", "--yes"], "export": ["--output", "FILE"], "flow": ["t"], "fork": ["t", "--to", "f"],
     "import": ["EXPORTED"], "inspect": ["--no-browser"], "lease": ["show", "t"], "log": ["t"], "memories": ["users"], "migrate": [], "prune": ["t", "--yes"],
     "reencrypt": ["--no-wait"], "repair": ["t"], "restore": ["EXPORTED", "URL"], "rollback": ["t", "latest~1"],
-    "rotate": [], "search": ["x"], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],
+    "rotate": [], "search": ["x"], "setup": [], "show": ["t"], "sizes": [], "stats": [], "sweep": ["--yes"], "tag": ["t", "latest", "kept"],
     "tenants": [], "threads": [], "trace": ["t"], "tree": ["t"], "types": [], "usage": [], "verify": [], "waiting": [],
 }  # fmt: skip
 NO_STORAGE_OPTION = {"backup", "restore"}

@@ -138,7 +138,7 @@ def test_threads_of_a_postgres_saver_are_imported_and_continue(empty: threadkeep
 def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
     empty: threadkeep.Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threadkeep.transfer.sources.langgraph_postgres._BYTES_AT_ONCE", 3000)
+    monkeypatch.setattr("threadkeep.transfer.sources.langgraph_blobs._BYTES_AT_ONCE", 3000)
     monkeypatch.setattr("threadkeep.transfer.graph_threads._BYTES", 2000)
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
@@ -712,8 +712,8 @@ def test_an_invalid_source_is_refused(tmp_path: Path, source: Path, empty: threa
         empty.import_from(source, kind="cubeloop-sqlite")
     with pytest.raises(ValueError, match="kind must be one of"):
         empty.import_from(source, kind="csv")
-    with pytest.raises(ValueError, match="cannot import from mysql://"):
-        empty.import_from("mysql://localhost/db")
+    with pytest.raises(ValueError, match="cannot import from oracle://"):
+        empty.import_from("oracle://localhost/db")
     with pytest.raises(ValueError, match=r"LangGraph 0\.1"):
         empty.import_from(ancient)
     with pytest.raises(ValueError, match="threadkeep's own"):

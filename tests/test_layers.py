@@ -83,7 +83,7 @@ LAYERS = {
         "transfer clock encryption engine errors keep plan session short_repr urls verb work",
         "cryptography ormsgpack os zstandard",
     ),
-    "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
+    "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg pymysql"),
     "jobs": Layer(
         "adapters jobs clock drivers encryption engine errors keep plan session short_repr tenants transfer version work",
         "os secrets time",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import psycopg_pool
 import pytest
+from cubeloop.providers.base import TextContent, UserMessage
 
 import postgres_servers
 import threadkeep
@@ -129,22 +130,30 @@ def test_calls_end_with_unavailable_when_the_outage_is_longer_than_the_timeout(p
 # --- another node that is away
 
 
+LOST = "raise 'connection to the remote node 10.0.0.7:5432 failed' using errcode = '08006'"
 FAIL = """
 create function {s}.check_node() returns trigger language plpgsql as $$
 begin
-    if new.id like 'dead%' then
-        raise 'connection to the remote node 10.0.0.7:5432 failed' using errcode = '08006';
+    if to_jsonb(new) ->> '{column}' like '\\\\x64656164%' then
+        {lost};
     end if;
     return new;
 end $$;
-create trigger check_node before insert or update on {s}.tk_threads for each row execute function {s}.check_node()
+create trigger check_node before insert or update on {s}.{table} for each row execute function {s}.check_node()
 """
-REPAIR = "drop trigger check_node on {s}.tk_threads"
+REPAIR = "drop trigger check_node on {s}.{table}"
+LOSSES = {
+    "08006": LOST,
+    "57P01": "raise 'terminating connection due to administrator command' using errcode = '57P01'",
+    "could not commit": "raise 'could not commit transaction for shard 102013 on any active node' using errcode = 'XX000'",
+    "essential": "raise 'failure on connection marked as essential: 10.0.0.7:5432' using errcode = 'XX000'",
+}
+"""What one node says when another one, which has some of the rows, is away or goes away."""
 FAIL_READS = """
 create function {s}.check_node(id bytea) returns boolean language plpgsql as $$
 begin
     if id like 'dead%' then
-        raise 'connection to the remote node 10.0.0.7:5432 failed' using errcode = '08006';
+        {lost};
     end if;
     return true;
 end $$;
@@ -166,7 +175,7 @@ def test_threads_of_a_dead_node_delay_no_others_and_cost_no_connection(
 ) -> None:
     schema = schema_of(url)
     url = as_role(new_role(f"create schema {schema} authorization {{role}}"), url)
-    fail, repair = (sql.format(s=schema) for sql in broken)
+    fail, repair = (sql.format(s=schema, table="tk_threads", column="id", lost=LOST) for sql in broken)
     url += "&options=-cenable_seqscan%3Doff"  # so that no statement looks at the rows of others
     with threadkeep.open(url, group=group, application_name=schema) as keep:
         saver = keep.checkpointer
@@ -198,6 +207,56 @@ def test_threads_of_a_dead_node_delay_no_others_and_cost_no_connection(
         asyncio.run(use())
         assert all(values_of(saver, f"dead {n}") == {"n": 1} for n in range(20))
         assert len(keep.log("dead 0")) == 2
+
+
+CALLS: dict[str, tuple[str, str, Callable[[threadkeep.Keep, str], object]]] = {
+    "thread": ("tk_threads", "id", lambda keep, name: Chain(keep.checkpointer, name).put({"n": 1})),
+    "cube thread": (
+        "tk_threads", "id", lambda keep, name: asyncio.run(keep.cube.append(name, [UserMessage(content=[TextContent(text="a")])])),
+    ),
+    "memory": ("tk_memories", "space", lambda keep, name: keep.store.put((name,), "key", {"n": 1})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", ["all", "thread"])
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_change_on_a_lost_node_is_made_when_the_node_is_back(url: str, what: str, loss: str, group: str) -> None:
+    """Others do not wait for it meanwhile, and the server keeps its connection."""
+    table, column, call = CALLS[what]
+    names = {"s": schema_of(url), "table": table, "column": column, "lost": LOSSES[loss]}
+    with threadkeep.open(url, group=group, application_name=names["s"], max_size=2) as keep:
+        call(keep, "alive")
+        execute(FAIL.format(**names))
+        before = pids(names["s"])
+        dead = [threading.Thread(target=call, args=(keep, f"dead {n}")) for n in range(3)]
+        for each in dead:
+            each.start()
+        for n in range(5):
+            call(keep, f"alive {n}")
+        assert all(each.is_alive() for each in dead)
+        assert before <= pids(names["s"])
+        execute(REPAIR.format(**names))
+        for each in dead:
+            each.join(30)
+        ids = {row.id for row in keep.threads()} | {segment for (segment,) in keep.store.list_namespaces()}
+    assert ids == {"alive", *(f"alive {n}" for n in range(5)), *(f"dead {n}" for n in range(3))}
+
+
+@pytest.mark.parametrize("group", ["all", "thread"])
+def test_a_duplicate_key_that_another_node_reports_is_a_conflict(url: str, group: str) -> None:
+    """The thread is read again, and the change is made."""
+    raised = (
+        """raise 'duplicate key value violates unique constraint "tk_threads_pkey_102008"' using errcode = 'XX000'"""
+    )
+    names = {"s": schema_of(url), "table": "tk_threads", "column": "id"}
+    with threadkeep.open(url, group=group) as keep:
+        keep.setup()
+        execute("create sequence {s}.tries".format(**names))
+        execute(FAIL.format(lost=f"if nextval('{names['s']}.tries') = 1 then {raised}; end if", **names))
+        Chain(keep.checkpointer, "dead").put({"n": 1})
+        assert values_of(keep.checkpointer, "dead") == {"n": 1}
+        assert execute("select last_value > 1 from {s}.tries".format(**names)) == [(True,)]
 
 
 # --- a first contact

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.threads.rollback import Branch
     from threadkeep.jobs.catalogue import DeleteResult
     from threadkeep.jobs.compact import CompactResult
+    from threadkeep.jobs.distribute import DistributeResult
     from threadkeep.jobs.doctor import Finding
     from threadkeep.jobs.encryption import EncryptResult, RotateResult
     from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
@@ -81,6 +82,7 @@ __all__ = [
     "DeleteResult",
     "DeletedBranch",
     "Diff",
+    "DistributeResult",
     "DroppedTenant",
     "EncryptResult",
     "EraseReceipt",
@@ -178,6 +180,7 @@ _NAMES = {
     "engine.threads.retention": "Policy PruneResult PrunedThread SweepResult",
     "jobs.catalogue": "DeleteResult",
     "jobs.compact": "CompactResult",
+    "jobs.distribute": "DistributeResult",
     "jobs.doctor": "Finding",
     "jobs.encryption": "EncryptResult RotateResult",
     "jobs.erase": "EraseReceipt ErasedNamespace",

@@ -511,6 +511,7 @@ class Keep:
     doctor, adoctor = verb(lambda: jobs.doctor.doctor)
     compact, acompact = verb(lambda: jobs.compact.compact)
     migrate, amigrate = verb(lambda: jobs.migrate.migrate)
+    distribute, adistribute = verb(lambda: jobs.distribute.distribute)
 
     # Encrypt the storage, and replace its keys
     encrypt, aencrypt = verb(lambda: jobs.encryption.encrypt)

@@ -209,7 +209,8 @@ def _postgres(target: Any, settings: Settings, server: ServerOptions) -> Transpo
         application_name=server.application_name,
         migrate=settings.migrate,
     )
-    return PostgresServer(target, PostgresDialect(server.schema), options, on_loss=settings.on_loss)
+    backend = PostgresDialect(server.schema, by_partition=options.by_thread)
+    return PostgresServer(target, backend, options, on_loss=settings.on_loss)
 
 
 def _take_postgres_options(url: str, server: ServerOptions) -> tuple[str, ServerOptions]:

@@ -43,7 +43,7 @@ _COMMANDS = {
     "erase": "erase",
     "health": "verify repair doctor compact",
     "transfer": "import export convert",
-    "backup": "backup restore migrate",
+    "backup": "backup restore migrate setup",
     "encryption": "encrypt rotate reencrypt",
     "lease": "lease",
     "tenants": "tenants",

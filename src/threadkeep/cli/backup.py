@@ -1,4 +1,4 @@
-"""The commands that keep a storage safe across accidents and upgrades: backup, restore, migrate."""
+"""The commands that keep a storage safe across accidents and upgrades: backup, restore, migrate, setup."""
 
 from __future__ import annotations
 
@@ -128,3 +128,37 @@ def _migration_line(result: threadkeep.MigrateResult) -> str:
         would = "created" if result.migrated else "would create"
         return f"{would} the tables of schema version {result.current}"
     return f"{would} from schema version {result.found} to {result.current}"
+
+
+@app.command(epilog="Example: threadkeep setup --citus")
+def setup(
+    *,
+    citus: Annotated[
+        bool,
+        typer.Option("--citus", help="Also distribute the tables over the machines of Citus. Needs ?group=thread."),
+    ] = False,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Create the tables of a storage, or migrate them, and with --citus distribute them over several machines.
+
+    Repeat it whenever you like: what is done stays as it is. Connect to the coordinator of Citus.
+    """
+    with open_keep(url, tenant, migrate=False, create=True) as keep:
+        if citus:
+            done = keep.distribute(dry_run=dry_run)
+            print_result(done, _distribution_lines(done), as_json=json)
+        else:
+            result = keep.migrate(dry_run=dry_run)
+            print_result(result, [_migration_line(result)], as_json=json)
+
+
+def _distribution_lines(result: threadkeep.DistributeResult) -> Iterator[RenderableType]:
+    if not result.distributed:
+        yield "all tables are distributed"
+    for table in result.distributed:
+        how = result.tables[table]
+        would = "would distribute" if result.dry_run else "distributed"
+        yield f"{would} {table} " + ("to each machine" if how == "reference" else f"by {how}")

@@ -15,7 +15,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Keep tidy": ("prune", "sweep", "delete", "erase", "compact"),
     "Move": ("import", "export", "convert"),
     "Protect": ("backup", "restore", "encrypt", "rotate", "reencrypt", "tenants", "lease"),
-    "Check": ("verify", "repair", "doctor", "migrate"),
+    "Check": ("verify", "repair", "doctor", "migrate", "setup"),
     "Learn": ("demo",),
 }
 """Each command is in one group. A name without a command is skipped; tests fail for a command without a group."""

@@ -20,7 +20,7 @@ from threadkeep.errors import without_passwords
 if TYPE_CHECKING:
     from threadkeep.inspector.foreign import ForeignStorage
 
-_POSTGRES = ("postgresql://", "postgres://")
+_POSTGRES, _MYSQL = ("postgresql://", "postgres://"), ("mysql://", "mariadb://")
 
 
 @app.command(epilog="Example: threadkeep inspect agent.db")
@@ -31,7 +31,7 @@ def inspect(
             metavar="URL",
             show_default=False,
             help="Storage: a URL as for threadkeep.open, or the path of an SQLite file. Also a database of "
-            "SqliteSaver, PostgresSaver, their stores, or CubeLoop. Default: --url.",
+            "SqliteSaver, PostgresSaver, PyMySQLSaver, their stores, or CubeLoop. Default: --url.",
         ),
     ] = None,
     *,
@@ -133,7 +133,7 @@ def _is_foreign(url: str) -> bool:
             return False
         except ValueError:
             pass  # it is not ours
-    elif not is_foreign_file(url):
+    elif not url.startswith(_MYSQL) and not is_foreign_file(url):
         return False
     for source in detect(url, None):
         source.close()

@@ -31,7 +31,10 @@ _COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "ex
 @app.command("import", epilog="Example: threadkeep import langgraph.db --url agent.db")
 def import_(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL, optionally with ?schema=NAME.")
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A file, a postgresql:// URL, optionally with ?schema=NAME, or a mysql:// URL."
+        ),
     ],
     *,
     kind: Annotated[

@@ -18,6 +18,7 @@
     doctor.py        doctor
     erase.py         erase
     migrate.py       migrate
+    distribute.py    distribute
     encryption.py    encrypt, rotate, reencrypt
     leases.py        break_lease, lease_info
     tenants.py       tenants, drop_tenant
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         branches,
         catalogue,
         compact,
+        distribute,
         doctor,
         encryption,
         erase,
@@ -67,6 +69,7 @@ __all__ = [
     "branches",
     "catalogue",
     "compact",
+    "distribute",
     "doctor",
     "encryption",
     "erase",

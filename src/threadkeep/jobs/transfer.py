@@ -35,7 +35,7 @@ def import_from(
     dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Work[TransferResult]:
-    """Import what another saver, store or checkpointer wrote: from a file, a postgresql:// URL or an object.
+    """Import what another saver, store or checkpointer wrote: from a file, a server or an object.
 
     The kind of source is detected unless `kind` names it. `thread_id` or `prefix` selects threads; memories are
     imported only without them. The source is not changed and nothing here is overwritten: repeat an interrupted

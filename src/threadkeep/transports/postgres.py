@@ -134,6 +134,19 @@ class PostgresServer:
         self._options = self._options._replace(migrate=True)
         self._ready()
 
+    def distribute(self, *, dry_run: bool) -> tuple[dict[str, str], list[str]]:
+        """Distribute our tables by Citus. Return how each is distributed, and which were not distributed before."""
+        if self.read_only and not dry_run:
+            raise ReadOnly
+        if not self._options.by_thread:
+            raise ValueError(
+                'this needs group="thread", or ?group=thread in the URL, here and in all that use the tables'
+            )
+        with self._untimed_cursor() as cursor:
+            missing = transports.postgres_citus.distribute(cursor, self._backend, dry_run=dry_run)
+        self._backend.distributes = True
+        return {table: place.shown for table, place in transports.postgres_citus.PLACES.items()}, missing
+
     def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002
         """Return False: a portable file can hold what a server stores."""
         return False
@@ -159,7 +172,7 @@ class PostgresServer:
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories in one statement, in the calling thread. False if it needs more, or must be sent again."""
-        if self._options.read_only:
+        if self._options.read_only or self._options.by_thread:
             return False
         statement = self._backend.write_memories_at_once(request, self._synchronous_commit())
         if statement is None:
@@ -355,7 +368,7 @@ class PostgresServer:
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
-            cursor.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
+            cursor.rows(self._backend.sql["set-synchronous"], {"synchronous": self._synchronous})
         return self._backend.answer(cursor, request)
 
     def _synchronous_commit(self) -> str | None:
@@ -363,10 +376,13 @@ class PostgresServer:
         return self._synchronous
 
     def _write_memories(self, request: WriteMemories) -> None:
-        """Write memories in one transaction and one round trip. Writing them twice gives the same."""
-        statements = self._backend.write_memories(request, self._synchronous_commit())
+        """Write memories in one transaction, and in one round trip if possible. Writing them twice gives the same."""
         try:
-            self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
+            if self._options.by_thread:
+                self._change_in_transaction(request)
+            else:
+                statements = self._backend.write_memories(request, self._synchronous_commit())
+                self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
         except Conflict:
             keys = tuple(memory.row.memory_key for memory in request.puts)
             self.read(
@@ -407,7 +423,7 @@ class PostgresServer:
 
     def _compact(self) -> tuple[int, int]:
         with self._untimed_cursor() as cursor:
-            return transports.postgres_health.compact(cursor)
+            return transports.postgres_health.compact(cursor, self._backend)
 
     # --- connections, retries, set-up
 
@@ -507,7 +523,11 @@ class PostgresServer:
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
         state = drive(postgres_setup.state(blocks), execute)
+        if options.by_thread:
+            self._backend.distributes = transports.postgres_citus.is_installed(cursor, self._backend)
         if postgres_setup.needs_migration(state.versions, SchemaUse(options.read_only, options.migrate)):
+            if self._backend.distributes:
+                transports.postgres_citus.refuse_worker(cursor, self._backend)
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))

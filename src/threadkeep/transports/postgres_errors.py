@@ -49,6 +49,15 @@ _PERMANENT_TEXTS = (
     "does not support SSL",
     "definition of service",
 )
+_DUPLICATE_KEY = "duplicate key value violates unique constraint"
+"""What another node reported; the code of the error may then be XX000."""
+_LOSSES_OF_NODES = (
+    "could not commit transaction",
+    "failure on connection marked as essential",
+    "connection to the remote node",
+    "could not establish any connections to the node",
+)
+"""What Citus says, with the code XX000 too, when it has lost another node."""
 _NOT_YET = "the database system is "
 """It is starting up, shutting down, or in recovery."""
 
@@ -92,11 +101,13 @@ def translated(error: psycopg.Error, *, closed: bool) -> Exception:
             return ValueError(f"PostgreSQL cannot store this; an id may be too long for an index: {text}")
         case sql.UniqueViolation() | sql.DivisionByZero():
             return Conflict()
+        case sql.InternalError_() if _DUPLICATE_KEY in text:
+            return Conflict()
         case sql.InvalidArgumentForLogarithm():  # see the block `commit-plain-tenant`
             return WrongKey()
         case sql.DataCorrupted() | sql.IndexCorrupted():
             return Corrupt(f"PostgreSQL: {text}")
-    if isinstance(error, _PERMANENT) or not isinstance(error, _TRANSIENT):
+    if isinstance(error, _PERMANENT) or not (isinstance(error, _TRANSIENT) or is_loss_of_node(error)):
         return Unavailable(f"PostgreSQL: {text}")
     if closed:
         return Closed()
@@ -118,7 +129,14 @@ def is_connection_loss(error: psycopg.Error) -> bool:
     """
     if _is_pool_error(error, "PoolTimeout", "TooManyRequests"):
         return False
+    if is_loss_of_node(error):
+        return True
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P")) or error.sqlstate == "25006"
+
+
+def is_loss_of_node(error: psycopg.Error) -> bool:
+    """Return whether a server says, with the code of an internal error, that it has lost another node."""
+    return isinstance(error, sql.InternalError_) and any(part in str(error) for part in _LOSSES_OF_NODES)
 
 
 def _is_permanent(error: BaseException) -> bool:

@@ -86,7 +86,7 @@ def facts(
         "pooler": "PgBouncer or similar" if _server_pid(cursor) != cursor.pid else None,
         "round_trip": round_trip,
         "skew": clock - (before + round_trip / 2),
-        "tables": _tables(cursor, schema),
+        "tables": _tables(cursor, backend, schema),
         "may_create": _may_create(cursor, backend.schema),
         "threads": cursor.rows("SELECT count(*) FROM tk_threads")[0][0],
         "memories": cursor.rows("SELECT count(*) FROM tk_memories")[0][0],
@@ -112,9 +112,13 @@ def _setting(cursor: HealthCursor, name: str) -> str:
     return str(rows[0][0])
 
 
-def _tables(cursor: HealthCursor, schema: str) -> Sequence[tuple[Any, ...]]:
-    """Return our tables: name, live and dead rows, bytes, and whether we may change them."""
-    return cursor.rows(
+def _tables(cursor: HealthCursor, backend: PostgresDialect, schema: str) -> Sequence[tuple[Any, ...]]:
+    """Return our tables: name, live and dead rows, bytes, and whether we may change them.
+
+    The rows of a distributed table are in tables of other nodes: here they are not counted.
+    """
+    sizes = backend.distributed_sizes(cursor)
+    rows = cursor.rows(
         "SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_catalog.pg_total_relation_size(s.relid),"
         " has_table_privilege(s.relid, 'INSERT') AND has_table_privilege(s.relid, 'UPDATE')"
         " AND has_table_privilege(s.relid, 'DELETE')"
@@ -122,19 +126,22 @@ def _tables(cursor: HealthCursor, schema: str) -> Sequence[tuple[Any, ...]]:
         " WHERE s.schemaname = :schema AND s.relname LIKE 'tk\\_%' ORDER BY s.relname",
         {"schema": schema},
     )
+    return [(name, live, dead, sizes.get(name, size), *others) for name, live, dead, size, *others in rows]
 
 
-def compact(cursor: HealthCursor) -> tuple[int, int]:
+def compact(cursor: HealthCursor, backend: PostgresDialect) -> tuple[int, int]:
     """Vacuum our tables, outside any transaction; others may use them. Return their bytes before and after."""
     has_search = cursor.rows("SELECT to_regclass('tk_search') IS NOT NULL")[0][0]
     tables = (*_TABLES, *(_SEARCH_TABLES if has_search else ()))
-    before = _size(cursor, tables)
+    before = _size(cursor, backend, tables)
     for table in tables:
         cursor.rows(f"VACUUM (ANALYZE) {table}")
-    return before, _size(cursor, tables)
+    return before, _size(cursor, backend, tables)
 
 
-def _size(cursor: HealthCursor, tables: Iterable[str]) -> int:
+def _size(cursor: HealthCursor, backend: PostgresDialect, tables: Iterable[str]) -> int:
+    sizes = backend.distributed_sizes(cursor)
     return sum(
-        int(cursor.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in tables
+        sizes.get(table) or int(cursor.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0])
+        for table in tables
     )

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.backends.postgres import filters, memories, pgvector
+    from threadkeep.backends.postgres import by_partition, filters, memories, pgvector
 
-__all__ = ["filters", "memories", "pgvector"]
+__all__ = ["by_partition", "filters", "memories", "pgvector"]
 
 
 def __getattr__(name: str) -> Any:

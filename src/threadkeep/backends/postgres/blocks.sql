@@ -20,6 +20,9 @@ INSERT INTO tk_schema (version) VALUES (:version);
 -- storage-state: whether commits wait for the disk, the schema of pgvector (see vector-schema), and the last migration
 SELECT current_setting('synchronous_commit'), ({vector-schema}), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
 
+-- set-synchronous: how durable the commit of this transaction is
+SELECT set_config('synchronous_commit', :synchronous, true);
+
 -- schema-exists: returns a row if the schema exists
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;
 

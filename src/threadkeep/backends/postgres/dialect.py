@@ -8,10 +8,10 @@ is rarer, or does not fit into one statement, uses the shared statements of `bac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from threadkeep.backends import postgres, sql
 from threadkeep.backends.postgres import commits, mixed_rows
@@ -36,6 +36,7 @@ from threadkeep.backends.postgres.parameters import (
     pack_value,
 )
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
+from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoints
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine import health, memories
@@ -58,13 +59,14 @@ from threadkeep.engine.requests import (
     ScannedCheckpoint,
     ranges_of,
 )
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Request
 from threadkeep.value import Value
 
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem, StorageSize
     from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.namespaces import MemoryKey
     from threadkeep.engine.memories.requests import CreateVectorIndex, NewMemory, WriteMemories
 
 _NAME = re.compile(
@@ -80,6 +82,8 @@ _LOAD_COLUMNS = (
     ("cached_spans", TEXTS), ("cached_epoch", BIGINT),
 )  # fmt: skip
 """The parameters of `load-checkpoints`."""
+DISTRIBUTED = "postgres/distributed.sql"
+"""The file with what differs for databases that distribute tables over machines."""
 _MANY_NAMES = 1 << 30
 """More than a thread has."""
 _MAX_BYTES = 64 * 1024 * 1024
@@ -88,6 +92,13 @@ _REMEMBERED = 4096
 """How many numbers of threads and packed ids are remembered."""
 _ARRAY_HEADER = 20
 """Bytes before the first element of an array in binary form."""
+
+
+class RowsCursor(Protocol):
+    """What runs statements and returns their rows."""
+
+    def rows(self, sql: str, values: Values, /) -> list[Row]:
+        """Run a statement and return its rows."""
 
 
 class Statement(Value):
@@ -130,8 +141,13 @@ class PostgresDialect(SqlBackend):
     )
     drops = ("drop-all",)
 
-    def __init__(self, schema: str | None = None) -> None:
+    def __init__(self, schema: str | None = None, *, by_partition: bool = False) -> None:
         self.schema = schema
+        self.by_partition = by_partition
+        if by_partition:
+            self.tenant_lists = ("tenants-with-rows", "tenants-with-threads", "tenants-with-memories")
+        self.distributes = False
+        """Whether tables may be distributed by Citus; their sizes are then those on all nodes."""
         self.pgvector: str | None = None
         """The schema that pgvector is installed in, or None."""
         self._stores_vectors = False
@@ -153,6 +169,11 @@ class PostgresDialect(SqlBackend):
         self.pack_id = lru_cache(_REMEMBERED)(pack_id)
 
     # --- SQL as the driver takes it
+
+    @cached_property
+    def sql(self) -> Mapping[str, str]:
+        """The SQL blocks by name."""
+        return read_blocks(*self.files, *([DISTRIBUTED] if self.by_partition else []))
 
     def typed(self, sql: str, values: Values, *, keeps_plan: bool = False) -> tuple[TypedSql, Parameters]:
         """Return a statement and its values as the driver takes them. One or two Python calls for each value."""
@@ -317,12 +338,17 @@ class PostgresDialect(SqlBackend):
         """Return memories by number, in one statement."""
         return db.rows("memories", **values, memories=numbers)
 
-    def lock_memories(self, db: SqlContext, tenant: str, numbers: Sequence[int]) -> None:
+    def lock_memories(self, db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> None:
         """Lock memories until the transaction ends."""
-        db.rows("lock-memories", tenant=to_bytes(tenant), memories=numbers)
+        if self.by_partition:
+            postgres.by_partition.lock_memories(db, tenant, keys)
+        else:
+            db.rows("lock-memories", **postgres.memories.lock_values(tenant, keys))
 
     def add_memory(self, db: SqlContext, request: WriteMemories, memory: NewMemory) -> bool:
         """Add a memory, and return whether there was none. It waits for a transaction that is adding the same one."""
+        if self.by_partition and not request.sealed:
+            self.check_plain(db, request.tenant)
         values = postgres.memories.put_values(request._replace(puts=(memory,)))
         return bool(db.cursor.rows(self.sql["add-memory"], values))
 
@@ -655,6 +681,8 @@ class PostgresDialect(SqlBackend):
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
+        if self.by_partition:
+            return postgres.by_partition.store_memories(db, request)
         rows, vectors = self.write_memories(request)
         deleted = db.cursor.rows(*rows)[0][0]
         db.cursor.rows(*vectors)
@@ -662,6 +690,9 @@ class PostgresDialect(SqlBackend):
 
     def restart_ttl(self, db: SqlContext, values: Sequence[Values]) -> None:
         """Start the ttl of memories again, in one statement."""
+        if self.by_partition:
+            super().restart_ttl(db, values)
+            return
         db.rows(
             "refresh-memories",
             tenant=values[0]["tenant"],
@@ -685,10 +716,23 @@ class PostgresDialect(SqlBackend):
         return super().answer(cursor, request)
 
     def _measure_storage(self, cursor: SqlCursor) -> StorageSize:
-        parts: dict[str, int] = dict(
-            cursor.rows(self.sql["storage-size"], {"table": self.qualified_name("tk_threads")})
-        )
+        at = {"table": self.qualified_name("tk_threads")}
+        parts: dict[str, int] = dict(cursor.rows(self.sql["storage-size"], at)) | self.distributed_sizes(cursor)
         return health.requests.StorageSize("postgresql", sum(parts.values()), parts)
+
+    def distributed_sizes(self, cursor: RowsCursor) -> dict[str, int]:
+        """Return the size of each table that is distributed, on all nodes."""
+        if not self.distributes:
+            return {}
+        distributed = cursor.rows(self.sql["distribution"], {"table": self.qualified_name("tk_threads")})
+        named = {name: {"table": self.qualified_name(name)} for name, _ in distributed}
+        return {name: int(cursor.rows(self.sql["size-of-table"], at)[0][0]) for name, at in named.items()}
+
+    def run_script(self, db: SqlContext, block: str, **values: Any) -> None:
+        """Run the statements of a block. Unavailable for the search index if tables may be distributed."""
+        if self.distributes and block == "create-search":
+            raise Unavailable("PostgreSQL: there is no search index in a database of Citus; search with scan=True")
+        super().run_script(db, block, **values)
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""

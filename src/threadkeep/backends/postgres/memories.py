@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from threadkeep.backends.sql.memories import MEMORY_COLUMNS, memory_columns, memory_id_values
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import vector_checksum
-from threadkeep.engine.memories.namespaces import partition_number
+from threadkeep.engine.memories.namespaces import MemoryKey, memory_numbers, partition_number
 from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 from threadkeep.engine.memories.words import MARKS, mark
 
@@ -68,11 +68,21 @@ def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
     }
 
 
+def lock_values(tenant: str, keys: Sequence[MemoryKey]) -> dict[str, Any]:
+    """Return the values of `lock-memories`."""
+    return {"tenant": to_bytes(tenant), "memories": memory_numbers(tenant, keys)}
+
+
 def put_values(request: WriteMemories) -> dict[str, Any]:
     """Return the values of `put-memory`."""
     (memory,) = request.puts
-    values = dict(zip(MEMORY_COLUMNS, memory_columns(request.tenant, memory), strict=True))
-    values["sealed"] = request.sealed
+    return row_of((memory_columns(request.tenant, memory), memory)) | {"sealed": request.sealed}
+
+
+def row_of(put: Put) -> dict[str, Any]:
+    """Return a memory as the values of its columns."""
+    row, memory = put
+    values = dict(zip(MEMORY_COLUMNS, row, strict=True))
     values["words"] = _lexemes(memory.words) if memory.words else None
     return values
 

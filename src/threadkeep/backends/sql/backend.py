@@ -37,6 +37,7 @@ from threadkeep.value import Value
 if TYPE_CHECKING:
     from threadkeep.engine.health.requests import IntegrityProblem
     from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.namespaces import MemoryKey
     from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 
 T = TypeVar("T")
@@ -79,6 +80,10 @@ class SqlBackend(ABC):
         "drop-thread",
     )
     """The blocks that delete a whole thread."""
+    tenant_lists: tuple[str, ...] = ("list-tenants",)
+    """The blocks that list tenants, together all of them."""
+    by_partition = False
+    """Whether a statement on memories should name their partitions, because these are on several machines."""
 
     @cached_property
     def sql(self) -> Mapping[str, str]:
@@ -177,9 +182,9 @@ class SqlBackend(ABC):
         """Return memories by number."""
         return db.rows("memories", **values, memories=json.dumps(numbers))
 
-    def lock_memories(self, db: SqlContext, tenant: str, numbers: Sequence[int]) -> None:
+    def lock_memories(self, db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> None:
         """Lock memories until the transaction ends. Here there is no concurrent writer."""
-        del db, tenant, numbers
+        del db, tenant, keys
 
     def add_memory(self, db: SqlContext, request: WriteMemories, memory: NewMemory) -> bool:
         """Add a memory of a change, which will store it again, and return whether there was none.

@@ -110,10 +110,13 @@ def memory_columns(tenant: str, memory: NewMemory) -> tuple[Any, ...]:
     return number, partition, owner, space, name, created, updated, expires, ttl, value, count, checksum, times, check
 
 
-def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
-    """Return the tenant, and the range of encoded namespaces that start with a prefix."""
+def prefix_values(db: SqlContext, tenant: str, prefix: Namespace) -> dict[str, Any]:
+    """Return the tenant, the range of encoded namespaces with a prefix, and their partition if it is needed."""
     low = encode(prefix)
-    return {"tenant": tenant.encode(*_UTF8), "low": low, "high": prefix_end(low) if low else _LAST}
+    values: dict[str, Any] = {"tenant": tenant.encode(*_UTF8), "low": low, "high": prefix_end(low) if low else _LAST}
+    if prefix and db.dialect.by_partition:
+        values["part"] = partition_number(tenant, prefix[0])
+    return values
 
 
 # --- changes
@@ -149,7 +152,7 @@ def _last_row(db: SqlContext) -> int:
 def _put_vectors(db: SqlContext, request: WriteMemories, rows: Sequence[tuple[Any, ...]], *, all_new: bool) -> None:
     """Store the vectors of memories. They replace the old vectors; surplus old ones are deleted."""
     seqs = {
-        first: _count_changes(db, request, first, stored=1)
+        first: count_vector_changes(db, request, first, stored=1)
         for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts if memory.vectors)
     }
     owners = [{"memory": row[0], "part": row[1], "count": row[_COUNT]} for row in rows]
@@ -163,10 +166,10 @@ def _put_vectors(db: SqlContext, request: WriteMemories, rows: Sequence[tuple[An
     lost = db.many("delete-vectors", owners) if not all_new else 0
     db.many("put-vectors", vectors)
     for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts) if lost else ():
-        _count_changes(db, request, first, lost=1)
+        count_vector_changes(db, request, first, lost=1)
 
 
-def _count_changes(db: SqlContext, request: WriteMemories, first: str, *, stored: int = 0, lost: int = 0) -> int:
+def count_vector_changes(db: SqlContext, request: WriteMemories, first: str, *, stored: int = 0, lost: int = 0) -> int:
     """Count changes of a partition's vectors and return its new sequence number."""
     tenant = request.tenant
     part = {"part": partition_number(tenant, first), "tenant": to_bytes(tenant), "first": to_bytes(first)}
@@ -181,7 +184,7 @@ def _delete_memories(db: SqlContext, request: WriteMemories) -> int:
     vectors = [{"memory": each["memory"], "part": each["part"], "count": 0} for each in memories]
     lost = db.many("delete-vectors", vectors)
     for first in dict.fromkeys(key.namespace[0] for key in request.deletes) if lost else ():
-        _count_changes(db, request, first, lost=1)
+        count_vector_changes(db, request, first, lost=1)
     return deleted
 
 
@@ -192,7 +195,7 @@ def _write_memories(db: SqlContext, request: WriteMemories) -> int:
 def _change_memories(db: SqlContext, request: ChangeMemories) -> None:
     """Write memories that others have not changed. PostgreSQL locks them first, and adds new ones if it still can."""
     write, keys = request.write, tuple([key for key, _ in request.expected])
-    db.dialect.lock_memories(db, write.tenant, memory_numbers(write.tenant, keys))
+    db.dialect.lock_memories(db, write.tenant, keys)
     stored = _get_memories(db, GetMemories(write.tenant, keys, _BEFORE_ALL))
     try:
         request.check(stored)
@@ -210,7 +213,7 @@ def _change_memories(db: SqlContext, request: ChangeMemories) -> None:
 def _replace_memories(db: SqlContext, request: ReplaceMemories) -> int:
     """Replace memories that were not changed. PostgreSQL locks them first, so that they stay as they are compared."""
     tenant, keys = request.tenant, tuple([row.memory_key for row in request.old])
-    db.dialect.lock_memories(db, tenant, memory_numbers(tenant, keys))
+    db.dialect.lock_memories(db, tenant, keys)
     stored = _get_memories(db, GetMemories(tenant, keys, _BEFORE_ALL))
     new = [put.row.memory_key for put in request.puts]
     moved = tuple([key for key, old in zip(new, keys, strict=True) if key != old])
@@ -251,11 +254,16 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
     tenant, keys = request.tenant, request.keys
     numbers = memory_numbers(tenant, keys)
-    if len(keys) == 1:
+    if len(keys) == 1 and not db.dialect.by_partition:
         values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": numbers[0]}
         memories = read_memories(tenant, db.cursor.rows(db.dialect.sql["memory"], values))
         return (memories[0] if memories and memories[0][:2] == keys[0] else None,)
-    rows = db.dialect.fetch_memories(db, {"tenant": tenant.encode(*_UTF8), "now": request.now}, numbers)
+    values = {"tenant": tenant.encode(*_UTF8), "now": request.now}
+    if db.dialect.by_partition:
+        parts = list({partition_number(tenant, key.namespace[0]) for key in keys})
+        rows = db.rows("memories-of-parts", **values, memories=numbers, parts=parts)
+    else:
+        rows = db.dialect.fetch_memories(db, values, numbers)
     found = {row[0]: memory for row, memory in zip(rows, read_memories(tenant, rows), strict=True)}
     wanted = [found.get(number) for number in numbers]
     for n, (memory, key) in enumerate(zip(wanted, keys, strict=True)):
@@ -278,7 +286,7 @@ def memory_conditions(
     The first condition says where a memory is. The others are about the memory itself.
     """
     blocks = [db.dialect.sql["below-prefix" if request.prefix else "of-tenant"], db.dialect.sql["not-expired"]]
-    values = prefix_values(request.tenant, request.prefix) | {"now": request.now}
+    values = prefix_values(db, request.tenant, request.prefix) | {"now": request.now}
     if not is_everything(request.filter):
         condition, operands = db.dialect.prefilter(request.filter)
         blocks.append(condition)
@@ -319,12 +327,12 @@ def _filtered_rows(db: SqlContext, tenant: str, sql: str, values: dict[str, Any]
 
 
 def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
-    values = prefix_values(request.tenant, request.prefix) | {"now": request.now}
-    return frozenset(row[0] for row in db.rows("expired-below", **values))
+    values = prefix_values(db, request.tenant, request.prefix) | {"now": request.now}
+    return frozenset(row[0] for row in db.rows("expired-below" if request.prefix else "expired-of-tenant", **values))
 
 
 def _list_namespaces(db: SqlContext, request: ListNamespaces) -> tuple[Namespace, ...]:
-    values = prefix_values(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
+    values = prefix_values(db, request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
     values["start"] = encode(request.after) + b"\x00" if request.after is not None else values["low"]
     tenant, now, found = request.tenant, request.now, list[Namespace]()
     for row in db.rows("list-namespaces", **values):

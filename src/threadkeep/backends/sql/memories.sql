@@ -80,6 +80,9 @@ SELECT count(*) FROM tk_memories m WHERE {of-tenant} AND {not-expired};
 -- expired-below: the numbers of memories that have expired but are still stored
 SELECT m.memory FROM tk_memories m WHERE {below-prefix} AND m.expires <= :now;
 
+-- expired-of-tenant: the same for all memories of a tenant
+SELECT m.memory FROM tk_memories m WHERE {of-tenant} AND m.expires <= :now;
+
 -- matching-memories: the numbers of memories that match
 SELECT m.memory FROM tk_memories m WHERE {conditions};
 

@@ -62,7 +62,9 @@ def _delete_tenant(db: SqlContext, request: DeleteTenant) -> None:
 
 def _list_tenants(db: SqlContext, request: ListTenants) -> tuple[str, ...]:
     start = b"" if request.after is None else to_bytes(request.after) + b"\x00"
-    return tuple(from_bytes(row[0]) for row in db.rows("list-tenants", start=start, limit=request.limit))
+    lists = [db.rows(block, start=start, limit=request.limit) for block in db.dialect.tenant_lists]
+    found = sorted({row[0] for rows in lists for row in rows})
+    return tuple(from_bytes(tenant) for tenant in found[: request.limit])
 
 
 def _load_data_keys(db: SqlContext, request: LoadDataKeys) -> dict[bytes, bytes]:

@@ -15,12 +15,12 @@ from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_DATABASE, OWN_EXPORT
 from threadkeep.transfer.sources.source import Source
 
-LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, MEMORY = "langgraph-sqlite", "langgraph-postgres", "memory"
-CUBELOOP_SQLITE, CUBELOOP_POSTGRES = "cubeloop-sqlite", "cubeloop-postgres"
-KINDS = (LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, CUBELOOP_SQLITE, CUBELOOP_POSTGRES, MEMORY)
+LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, LANGGRAPH_MYSQL = "langgraph-sqlite", "langgraph-postgres", "langgraph-mysql"
+CUBELOOP_SQLITE, CUBELOOP_POSTGRES, MEMORY = "cubeloop-sqlite", "cubeloop-postgres", "memory"
+KINDS = (LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, LANGGRAPH_MYSQL, CUBELOOP_SQLITE, CUBELOOP_POSTGRES, MEMORY)
 
 _SQLITE_MAGIC, _ZSTD_MAGIC = b"SQLite format 3\0", b"\x28\xb5\x2f\xfd"
-_POSTGRES = ("postgresql://", "postgres://")
+_POSTGRES, _MYSQL = ("postgresql://", "postgres://"), ("mysql://", "mariadb://")
 _OWN_TABLES = {"tk_threads", "tk_items"}
 
 
@@ -47,7 +47,9 @@ def detect(given: Any, kind: str | None) -> list[Source]:
     if kind is not None and kind not in (*KINDS, OWN_DATABASE, OWN_EXPORT):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if isinstance(given, str) and given.startswith(_POSTGRES):
-        return _of_server(given, kind)
+        return _of_postgres(given, kind)
+    if isinstance(given, str) and given.startswith(_MYSQL):
+        return _of_mysql(given, kind)
     if isinstance(given, (str, os.PathLike)):
         return _of_file(_path(given), kind)
     return _of_object(given, kind)
@@ -61,7 +63,9 @@ def _path(given: str | os.PathLike[str]) -> Path:
     if text.startswith("file:"):
         return Path(unquote(text.removeprefix("file:").partition("?")[0]))
     if "://" in text:
-        raise ValueError(f"cannot import from {text.partition('://')[0]}://: expected a file or postgresql://")
+        raise ValueError(
+            f"cannot import from {text.partition('://')[0]}://: expected a file, postgresql:// or mysql://"
+        )
     return Path(text)
 
 
@@ -99,7 +103,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
     return _chosen(str(path), kind, rows, langgraph_sqlite, cubeloop_sqlite)
 
 
-def _of_server(url: str, kind: str | None) -> list[Source]:
+def _of_postgres(url: str, kind: str | None) -> list[Source]:
     from threadkeep.transfer.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - an extra
     from threadkeep.transfer.sources.postgres_server import PostgresRows  # noqa: PLC0415
 
@@ -107,10 +111,20 @@ def _of_server(url: str, kind: str | None) -> list[Source]:
     return _chosen(rows.named, kind, rows, langgraph_postgres, cubeloop_postgres)
 
 
-def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: Any) -> list[Source]:
+def _of_mysql(url: str, kind: str | None) -> list[Source]:
+    from threadkeep.transfer.sources import langgraph_mysql  # noqa: PLC0415 - an extra
+    from threadkeep.transfer.sources.mysql_server import MySqlRows  # noqa: PLC0415
+
+    rows = MySqlRows(url)
+    return _chosen(rows.named, kind, rows, langgraph_mysql)
+
+
+def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: Any = None) -> list[Source]:
     """Return the wanted sources of a database. The last one closes it; without any it is closed here."""
     saver, store = langgraph.has_threads(rows.tables), langgraph.has_memories(rows.tables)
-    known = [langgraph.KIND] * (saver or store) + [cubeloop.KIND] * cubeloop.has_threads(rows.tables)
+    known = [langgraph.KIND] if saver or store else []
+    if cubeloop is not None and cubeloop.has_threads(rows.tables):
+        known.append(cubeloop.KIND)
     wanted = [each for each in known if kind in (None, each)]
     if not wanted:
         rows.close()
@@ -124,8 +138,9 @@ def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: An
             memories=langgraph.stored_memories(rows) if store else None,
             close=close,
         ),
-        cubeloop.KIND: lambda close: Source(cubeloop.KIND, cube=cubeloop.saved_threads(rows), close=close),
     }
+    if cubeloop is not None:
+        found[cubeloop.KIND] = lambda close: Source(cubeloop.KIND, cube=cubeloop.saved_threads(rows), close=close)
     return [found[each](rows.close if each == wanted[-1] else _stays_open) for each in wanted]
 
 
@@ -137,4 +152,5 @@ def _unknown(name: str, kind: str | None, known: list[str]) -> str:
     if kind is not None:
         has = f"it has {', '.join(known)}" if known else "it has no known tables"
         return f"{name} is not of kind {kind}: {has}"
-    return f"{name} has no known tables, of langgraph-checkpoint-sqlite or -postgres, of CubeLoop, or of threadkeep"
+    packages = "langgraph-checkpoint-sqlite, -postgres or -mysql"
+    return f"{name} has no known tables, of {packages}, of CubeLoop, or of threadkeep"

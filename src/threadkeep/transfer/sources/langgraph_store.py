@@ -1,4 +1,4 @@
-"""Memories of LangGraph's SQL stores, SqliteStore and PostgresStore, whose tables are the same."""
+"""Memories of LangGraph's SQL stores, SqliteStore, PostgresStore and the MySQL stores, whose tables are the same."""
 
 from __future__ import annotations
 
@@ -57,18 +57,27 @@ class Rows(Protocol):
 
 
 class StoreTableMemories:
-    """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
+    """The memories of a SQL store.
 
-    `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors`
-    reads the vectors of one memory, which `as_vector` packs.
+    `query` reads a page of them after a prefix and a key, or after the values that `after` makes of these; `{ttl}`
+    stands for the columns of times to live, which old tables lack. `vectors` reads the vectors of one memory, which
+    `as_vector` packs.
     """
 
-    def __init__(self, rows: Rows, *, query: str, vectors: str, as_vector: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        query: str,
+        vectors: str = "",
+        as_vector: Callable[[Any], bytes] = bytes,
+        after: Callable[[str, str], Sequence[Any]] = lambda prefix, key: (prefix, key),
+    ) -> None:
         has_ttl = {"expires_at", "ttl_minutes"} <= rows.tables["store"]
         self._rows = rows
         self._query = query.format(ttl="expires_at, ttl_minutes" if has_ttl else "NULL, NULL")
         self._has_vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
-        self._vectors, self._as_vector = vectors, as_vector
+        self._vectors, self._as_vector, self._after = vectors, as_vector, after
 
     def count(self) -> int:
         """Return the number of memories."""
@@ -80,7 +89,7 @@ class StoreTableMemories:
 
     def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
         """Read all memories. One that cannot be read comes as its error."""
-        for row in self._rows.paged(self._query, lambda last: last[:2], ("", "")):
+        for row in self._rows.paged(self._query, lambda last: self._after(last[0], last[1]), self._after("", "")):
             yield foreign_memory(*row, vectors=self._embedded(row[0], row[1]))
 
     def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
