@@ -27,11 +27,11 @@ _ONE_PIECE = 1 << 18
 
 
 def numbers_as_text(command: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a command whose numbers are text.
+    """Return a command whose numbers are text, also those of subclasses.
 
     hiredis 3.5 crashes the process if Ctrl-C comes while it converts a number: it uses the text without a check.
     """
-    return tuple([str(each) if type(each) is int or isinstance(each, float) else each for each in command])
+    return tuple([str(each) if isinstance(each, (int, float)) else each for each in command])
 
 
 class _Script(NamedTuple):
@@ -192,9 +192,9 @@ class Pipeline:
 
     def _send(self, commands: list[tuple[Any, ...]]) -> None:
         """Send commands, in one piece unless it is large. redis-py's packing makes a Python call for each argument."""
-        connection = self._connection
+        connection, commands = self._connection, [numbers_as_text(command) for command in commands]
         try:
-            packed = [pack_command(numbers_as_text(command)) for command in commands]
+            packed = [pack_command(command) for command in commands]
         except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
             packed = connection.pack_commands(commands)
         if sum(map(len, packed)) < _ONE_PIECE:
