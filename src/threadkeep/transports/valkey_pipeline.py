@@ -192,11 +192,11 @@ class Pipeline:
 
     def _send(self, commands: list[tuple[Any, ...]]) -> None:
         """Send commands, in one piece unless it is large. redis-py's packing makes a Python call for each argument."""
-        connection, commands = self._connection, [numbers_as_text(command) for command in commands]
+        connection = self._connection
         try:
-            packed = [pack_command(command) for command in commands]
+            packed = [pack_command(numbers_as_text(command)) for command in commands]
         except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
-            packed = connection.pack_commands(commands)
+            packed = connection.pack_commands([numbers_as_text(command) for command in commands])
         if sum(map(len, packed)) < _ONE_PIECE:
             packed = [b"".join(packed)]
         connection.send_packed_command(packed)
