@@ -27,11 +27,11 @@ _ONE_PIECE = 1 << 18
 
 
 def numbers_as_text(command: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a command whose numbers are text, also those of subclasses.
+    """Return a command whose numbers are text.
 
     hiredis 3.5 crashes the process if Ctrl-C comes while it converts a number: it uses the text without a check.
     """
-    return tuple([str(each) if isinstance(each, (int, float)) else each for each in command])
+    return tuple([str(each) if type(each) is int or isinstance(each, float) else each for each in command])
 
 
 class _Script(NamedTuple):
