@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from threadkeep.value import Value, field
 
 if TYPE_CHECKING:
     from threadkeep.session import Session
 
 
-class VerbMetrics(Value):
+@dataclass(frozen=True, slots=True)
+class VerbMetrics:
     """The calls of one verb: how many ended, failed, and were slow, how long they took, and what they needed.
 
     `seconds` is the sum over all calls, `longest` the longest one. Bytes are those of rows, before encryption.
@@ -29,7 +29,8 @@ class VerbMetrics(Value):
     conflicts: int = 0
 
 
-class Metrics(Value):
+@dataclass(frozen=True, slots=True)
+class Metrics:
     """Numbers of this process since the Keep was opened. Those from `cache_hits` on are 0 unless it is `measured`.
 
     Requests that were sent again because the storage was away are `retries`; changes that were decided anew because

@@ -88,7 +88,7 @@ class Measurement:
 class _Totals:
     """Sums over the calls of one verb."""
 
-    __slots__ = VerbMetrics._fields
+    __slots__ = VerbMetrics.__slots__
 
     def __init__(self) -> None:
         for name in self.__slots__:
@@ -272,5 +272,5 @@ class Observer:
 
     def verbs(self) -> dict[str, VerbMetrics]:
         """Return the totals of each verb that was called."""
-        names = VerbMetrics._fields
+        names = VerbMetrics.__slots__
         return {verb: VerbMetrics(*[getattr(each, name) for name in names]) for verb, each in [*self._totals.items()]}
