@@ -196,7 +196,7 @@ class Pipeline:
         try:
             packed = [pack_command(numbers_as_text(command)) for command in commands]
         except TypeError:  # there is no hiredis, or a value needs redis-py's conversion
-            packed = connection.pack_commands(commands)
+            packed = connection.pack_commands([numbers_as_text(command) for command in commands])
         if sum(map(len, packed)) < _ONE_PIECE:
             packed = [b"".join(packed)]
         connection.send_packed_command(packed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, ClassVar
 
-from threadkeep.backends.sql.filters import Condition, condition_for
+from threadkeep.backends.sql.filters import Condition, JsonColumn, condition_for
 from threadkeep.backends.sql.json_sql import (
     FALSE,
     MAX_EXACT,
@@ -31,9 +31,12 @@ _MAX_DIGITS = 400
 def condition(node: FilterNode, column: str) -> Condition:
     """Return the condition for a filter, with `%s`.
 
-    The database must be in UTF-8: in another encoding `->` fails on characters that the encoding lacks.
+    The database must be in UTF-8: in another encoding `->` fails on characters that the encoding lacks. To look for a
+    text, `json_send` copies the value once, a cast to text twice. `json_text.dump` writes ASCII, which is the same
+    bytes in every encoding that a client can have.
     """
-    return condition_for(node, PostgresJsonPath.of, column, f"strpos({column}::text, %s) > 0")
+    contains = f"position(%s IN json_send({column})) > 0"
+    return condition_for(node, JsonColumn(column, PostgresJsonPath.of, contains, str.encode))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,18 @@ _ESCAPE = "\x01"
 _OPERATORS: Mapping[str, str] = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
+class JsonColumn(NamedTuple):
+    """A column with values as JSON: its name, the path to the values, and a test for what their text must contain.
+
+    `contains` tests whether the stored text contains its parameter, which `encode` makes of the text to look for.
+    """
+
+    name: str
+    make_path: Callable[[Sql], JsonPath]
+    contains: str
+    encode: Callable[[str], str | bytes] = str
+
+
 class _Template(NamedTuple):
     """The condition for all filters of one shape: its SQL, and where each parameter comes from.
 
@@ -74,7 +86,6 @@ class _Template(NamedTuple):
 
 _Shape: TypeAlias = tuple[tuple[str, str, str, bool], ...]
 """What the SQL of a filter depends on. For each key: the key, the test, the kind of operand, whether it is literal."""
-_MakePath: TypeAlias = Callable[[Sql], JsonPath]
 _SAMPLES: Mapping[str, Any] = {
     "str": "a", "int": 1, "float": 0.5, "zero": 0, "true": True, "false": False, "null": None
 }  # fmt: skip
@@ -83,18 +94,18 @@ _CONSTANTS = {True: "true", False: "false", None: "null"}
 _EQUAL, _NOT_EQUAL = "$eq", "$ne"
 
 
-def condition_for(node: FilterNode, make_path: _MakePath, column: str, substring_test: str) -> Condition:
+def condition_for(node: FilterNode, column: JsonColumn) -> Condition:
     """Return the condition for a filter on the JSON in a column.
 
-    `substring_test` tests whether the stored text contains its parameter. It is fast, so it comes first. The SQL for
-    filters that only test keys for scalars is made once for each shape: making it takes 200 calls, and this one 10.
+    The test for substrings is fast, so it comes first. The SQL for filters that only test keys for scalars is made once
+    for each shape: making it takes 200 calls, and this one 10.
     """
     shaped = _shape(node)
     if shaped is None:
-        text, params = _compile_filter(node, make_path(Sql(column)), substring_test)
+        text, params = _compile_filter(node, column)
         return text, [each.compute(each.node.operand) if type(each) is Operand else each for each in params]
     shape, operands = shaped
-    template = _template(shape, make_path, column, substring_test)
+    template = _template(shape, column)
     return template.text, [source if n < 0 else source(operands[n]) for n, source in template.params]
 
 
@@ -130,7 +141,7 @@ def _kind(operand: Any, *, is_equal: bool) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def _template(shape: _Shape, make_path: _MakePath, column: str, substring_test: str) -> _Template:
+def _template(shape: _Shape, column: JsonColumn) -> _Template:
     """Return the condition for a shape. It is compiled with a sample of each kind of operand."""
     leaves: list[Equal | Compare] = []
     fields: list[FilterNode] = []
@@ -139,7 +150,7 @@ def _template(shape: _Shape, make_path: _MakePath, column: str, substring_test: 
         leaves.append(leaf)
         fields.append(Field(key, NotNode(leaf) if test == _NOT_EQUAL else leaf, literal))
     node = fields[0] if len(fields) == 1 else AllOf(tuple(fields))
-    text, params = _compile_filter(node, make_path(Sql(column)), substring_test)
+    text, params = _compile_filter(node, column)
     positions = {id(leaf): n for n, leaf in enumerate(leaves)}
     return _Template(
         text,
@@ -147,10 +158,11 @@ def _template(shape: _Shape, make_path: _MakePath, column: str, substring_test: 
     )
 
 
-def _compile_filter(node: FilterNode, root: JsonPath, substring_test: str) -> tuple[str, list[Any]]:
+def _compile_filter(node: FilterNode, column: JsonColumn) -> tuple[str, list[Any]]:
+    root = column.make_path(Sql(column.name))
     text, params = all_of([_compile(node, root, wanted=True)])  # TRUE if it needs too many parameters
-    substrings = _required_substrings(node)
-    return " AND ".join([*[substring_test] * len(substrings), text]), [*substrings, *params]
+    substrings = _required_substrings(node, column.encode)
+    return " AND ".join([*[column.contains] * len(substrings), text]), [*substrings, *params]
 
 
 def name_parameters(condition: str, placeholder: str, operands: Sequence[Any]) -> tuple[str, dict[str, Any]]:
@@ -166,24 +178,24 @@ def _named(condition: str, placeholder: str) -> tuple[str, tuple[str, ...]]:
     return "".join([piece + f":{name}" for piece, name in zip(pieces, names, strict=False)]) + pieces[-1], names
 
 
-def _required_substrings(node: FilterNode) -> list[Operand]:
+def _required_substrings(node: FilterNode, encode: Callable[[str], str | bytes]) -> list[Operand]:
     """Return texts that a matching value must contain: equal keys, as `json_text.dump` writes them."""
     if isinstance(node, AllOf):
-        return [text for each in node.nodes for text in _required_substrings(each)][:_MAX_SUBSTRINGS]
+        return [text for each in node.nodes for text in _required_substrings(each, encode)][:_MAX_SUBSTRINGS]
     if not isinstance(node, Field) or "." in node.key or not isinstance(node.node, Equal):
         return []
     operand = node.node.operand
     if isinstance(operand, float) and operand.is_integer():
         operand = int(operand)
     has_one_spelling = isinstance(operand, (str, bool)) or (isinstance(operand, int) and 0 < abs(operand) < MAX_EXACT)
-    return [Operand(node.node, partial(_spelled, dumps(escape(node.key))))] if has_one_spelling else []
+    return [Operand(node.node, partial(_spelled, dumps(escape(node.key)), encode))] if has_one_spelling else []
 
 
-def _spelled(key: str, operand: Any) -> str:
+def _spelled(key: str, encode: Callable[[str], str | bytes], operand: Any) -> str | bytes:
     """Return a key and its value as `json_text.dump` writes them."""
     if isinstance(operand, float):
         operand = int(operand)
-    return f"{key}:{dumps(escape(operand) if isinstance(operand, str) else operand)}"
+    return encode(f"{key}:{dumps(escape(operand) if isinstance(operand, str) else operand)}")
 
 
 def _compile(node: FilterNode, path: JsonPath, *, wanted: bool) -> Sql:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, ClassVar
 
-from threadkeep.backends.sql.filters import Condition, condition_for
+from threadkeep.backends.sql.filters import Condition, JsonColumn, condition_for
 from threadkeep.backends.sql.json_sql import FALSE, TRUE, UNDECIDED, Check, JsonPath, Sql, fill
 from threadkeep.engine.memories.filters import Compare, Equal, FilterNode
 from threadkeep.engine.memories.json_text import escape
@@ -16,7 +16,7 @@ from threadkeep.engine.memories.json_text import escape
 
 def condition(node: FilterNode, column: str) -> Condition:
     """Return the condition for a filter, with `?`. The column needs its table's name: json_each has a `value` too."""
-    return condition_for(node, SqliteJsonPath.of, column, f"instr({column}, ?) > 0")
+    return condition_for(node, JsonColumn(column, SqliteJsonPath.of, f"instr({column}, ?) > 0"))
 
 
 @dataclass(frozen=True, slots=True)
