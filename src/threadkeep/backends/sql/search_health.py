@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.search import REPEATED, has_index, read_document, repeated_words
-from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, to_bytes
+from threadkeep.engine.identity import Kind, ThreadKey, decode_lossy, from_bytes, to_bytes
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.search.documents import Document
 from threadkeep.engine.search.requests import IndexedPage, IndexedThread, InspectSearchIndex
@@ -43,7 +43,7 @@ def _thread_page(db: SqlContext, request: InspectSearchIndex, after: int) -> Ind
 
 
 def _indexed_thread(
-    db: SqlContext, tenant: str, number: int, kind: str | None, id: bytes | None, owner: bytes | None, *version: int
+    db: SqlContext, tenant: str, number: int, kind: Kind | None, id: bytes | None, owner: bytes | None, *version: int
 ) -> IndexedThread:
     *indexed, epoch, rev = version
     if kind is None or id is None or owner != to_bytes(tenant):
