@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_to_prove(item: pytest.Item) -> bool:
     on_the_cluster = "valkey" in item.name.partition("[")[2] or "Valkey" in item.nodeid
-    return on_the_cluster and item.path.name not in ON_THE_CLUSTER
+    return on_the_cluster and item.path.name not in ON_THE_CLUSTER and item.path.parent.name != "faults"
 
 
 def _is_beyond_the_sample(item: pytest.Item) -> bool:
