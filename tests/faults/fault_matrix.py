@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,7 +15,10 @@ from fault_log import Findings
 PROVES = os.environ.get("THREADKEEP_PROVE") == "1"
 
 
-def size(short: int, full: int) -> int:
+T = TypeVar("T")
+
+
+def size(short: T, full: T) -> T:
     """Return the size of something: that for `make test`, or that for `make prove`."""
     return full if PROVES else short
 
