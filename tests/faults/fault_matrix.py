@@ -31,8 +31,12 @@ class Matrix:
 
     def add(self, rounds: int, findings: Findings) -> None:
         """Add the line, and fail if something was lost, doubled or damaged."""
-        counts: dict[str, Any] = {name: len(part) for name, part in findings._asdict().items() if name != "acknowledged"}
-        self._node.user_properties.append(("fault", {"rounds": rounds, "acknowledged": findings.acknowledged, **counts}))
+        counts: dict[str, Any] = {
+            name: len(part) for name, part in findings._asdict().items() if name != "acknowledged"
+        }
+        self._node.user_properties.append(
+            ("fault", {"rounds": rounds, "acknowledged": findings.acknowledged, **counts})
+        )
         findings.check()
 
 

@@ -29,9 +29,7 @@ def sqlite_on(disk: SmallDisk) -> Iterator[tuple[str, Callable[[], object]]]:
 @contextmanager
 def postgres_on(disk: SmallDisk) -> Iterator[tuple[str, Callable[[], object]]]:
     settings = {**postgres_servers.DURABLE, "max_wal_size": "32MB", "min_wal_size": "32MB"}
-    server = postgres_servers.Server(
-        disk.folder, postgres_servers.binaries(), postgres_servers.free_port(), settings
-    )
+    server = postgres_servers.Server(disk.folder, postgres_servers.binaries(), postgres_servers.free_port(), settings)
     server.create()
     server.start()
     try:

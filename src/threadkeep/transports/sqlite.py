@@ -207,8 +207,23 @@ class SqliteFile:
             from threadkeep.drivers.uptime import machine_clock  # noqa: PLC0415 - on use
 
             return machine_clock()
-        find_orphans = partial(self._backend.answer, reader, request)
-        return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
+        check_integrity = partial(self._check_integrity, request)
+        return transports.sqlite_health.answer(
+            reader.connection, request, self._path, self._durability, check_integrity
+        )
+
+    def _check_integrity(self, request: Request[Any]) -> Any:
+        """Check the file through a connection of its own.
+
+        The check of a full-text index (SQLite 3.54) trusts what its connection has read of the index before, and calls
+        it damaged if segments were merged since.
+        """
+        reader = self._new_reader()
+        try:
+            find_orphans = partial(self._backend.answer, reader, request)
+            return transports.sqlite_health.integrity_problems(reader.connection, find_orphans)
+        finally:
+            reader.connection.close()
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; with strict durability they are durable when this returns.
