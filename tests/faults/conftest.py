@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from fault_log import FaultLog
 from fault_matrix import matrix  # noqa: F401 - a fixture
 

@@ -121,7 +121,7 @@ def _read_writes(keep: threadkeep.Keep, writer: str) -> Iterator[tuple[int, bool
 
 
 def value_of(written: str) -> int:
-    return int(written.split()[0])
+    return int(written.split(maxsplit=1)[0])
 
 
 def _read_cube(keep: threadkeep.Keep, writer: str) -> Iterator[tuple[int, bool]]:

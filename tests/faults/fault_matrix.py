@@ -9,7 +9,6 @@ import os
 from typing import Any, TypeVar
 
 import pytest
-
 from fault_log import Findings
 
 PROVES = os.environ.get("THREADKEEP_PROVE") == "1"

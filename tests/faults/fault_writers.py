@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from cubeloop.providers.base import TextContent, UserMessage
+from fault_log import CUBE, SAVER, STORE, WRITES, FaultLog, state, text
 
 import threadkeep
 from checkpoint_chains import config
-from fault_log import CUBE, SAVER, STORE, WRITES, FaultLog, state, text
 from threadkeep.errors import Unavailable
 
 TIMEOUT = 120

@@ -12,13 +12,13 @@ from types import coroutine
 from typing import Any
 
 import pytest
-
-import postgres_servers
-import threadkeep
 from fault_log import Findings
 from fault_matrix import Matrix, size
 from fault_storages import BACKENDS, shared_url
 from fault_verbs import CHANGES, READS, Verb, fill, stored
+
+import postgres_servers
+import threadkeep
 
 MOMENTS = ("while it waits", "when the reply is there")
 

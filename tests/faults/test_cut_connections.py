@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-import postgres_servers
-import threadkeep
-import valkey_servers
 from cutting_proxy import PLACES, CuttingProxy, cutting_proxy
 from fault_log import FaultLog, Findings, audit
 from fault_matrix import Matrix, size
 from fault_verbs import CHANGES, fill, stored
 from fault_writers import FaultWriters
+
+import postgres_servers
+import threadkeep
+import valkey_servers
 
 
 @contextmanager

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_log import FaultLog, audit
+from fault_matrix import Matrix, size
+from fault_writers import FaultWriters
+from small_disks import SmallDisk, small_disk
 
 import postgres_servers
 import threadkeep
 import valkey_servers
 from checkpoint_chains import Chain, values_of
-from fault_log import FaultLog, audit
-from fault_matrix import Matrix, size
-from fault_writers import FaultWriters
-from small_disks import SmallDisk, small_disk
 from threadkeep.errors import ReadOnly, ThreadkeepError, Unavailable
 
 

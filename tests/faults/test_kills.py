@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-
-import postgres_servers
-import processes
-import threadkeep
 from fault_log import FaultLog, audit
 from fault_matrix import Matrix, size
 from fault_storages import BACKENDS, own_cluster, own_postgres, own_valkey, shared_url
 from fault_writers import SCRIPT, TIMEOUT, FaultWriters
+
+import postgres_servers
+import processes
+import threadkeep
 from postgres_failover import fail_over, quorum_cluster, url_of
 from valkey_servers import Cluster, Server
 
