@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from cubeloop.providers.base import TextContent, UserMessage
@@ -191,3 +191,23 @@ with threadkeep.open(url) as keep, FaultWriters(keep, FaultLog(path), name=name,
     sys.stdin.read()
 """
 """Runs writers in a process until its standard input is closed, or until it is killed."""
+
+def write_shared(keep: threadkeep.Keep, log: FaultLog, numbers: Iterable[int]) -> None:
+    """Write checkpoints, messages and memories with these numbers to things that others write too."""
+
+    async def write(n: int) -> None:
+        content = [TextContent(text=text(n))]
+        for writer, make in (
+            ("sshared", lambda: keep.checkpointer.aput(*put_arguments("sshared", n, None))),
+            ("cshared", lambda: keep.cube.append("cshared", [UserMessage(content=content, id=f"{n}")])),
+            ("mshared", lambda: keep.store.aput(("mshared",), f"{n}", {"text": text(n)})),
+        ):
+            log.tried(writer, n)
+            await make()
+            log.acknowledged(writer, n)
+
+    async def write_all() -> None:
+        for n in numbers:
+            await write(n)
+
+    asyncio.run(write_all())

@@ -1,0 +1,76 @@
+"""Two versions of the package use one storage at once, also while the newer one migrates it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import older_versions
+import postgres_servers
+import processes
+import threadkeep
+from fault_log import FaultLog, Findings, audit
+from fault_matrix import Matrix, size
+from fault_storages import BACKENDS, shared_url
+from fault_writers import TIMEOUT, FaultWriters, write_shared
+
+OLDER = """
+import sys
+import threadkeep
+from fault_log import FaultLog
+from fault_writers import FaultWriters, write_shared
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
+assert SCHEMA_VERSION == 7, threadkeep.__file__
+url, path, count = sys.argv[1:4]
+log = FaultLog(path)
+with threadkeep.open(url) as keep:
+    with FaultWriters(keep, log, name="old", each=1) as writers:
+        sys.stdin.readline()
+        write_shared(keep, log, range(0, 2 * int(count), 2))
+    assert writers.failed == []
+"""
+
+LATE = """
+import sys
+import threadkeep
+with threadkeep.open(sys.argv[1]) as keep:
+    for use in (keep.threads, lambda: keep.store.put(("m",), "late", {"n": 1}), keep.setup):
+        try:
+            use()
+        except threadkeep.errors.SchemaTooNew:
+            continue
+        raise SystemExit("an older version used a newer storage")
+"""
+
+
+@pytest.mark.fault("two versions at once")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_write_while_the_newer_one_migrates(backend: str, tmp_path: Path, matrix: Matrix) -> None:
+    """The older one was there first and goes on. One that comes later is refused, and changes nothing."""
+    rounds, findings = size(1, 5), Findings()
+    for each in range(rounds):
+        folder = tmp_path / f"{each}"
+        folder.mkdir()
+        findings += run_both(shared_url(backend, folder), FaultLog(folder / "acknowledged"), size(20, 300))
+    matrix.add(rounds, findings)
+
+
+def run_both(url: str, log: FaultLog, count: int) -> Findings:
+    older = older_versions.start(older_versions.SCHEMA_7, OLDER, url, log.path, count)
+    assert older.stdin is not None
+    try:
+        enough = postgres_servers.wait_until(lambda: log.count() > 20 or older.poll() is not None, TIMEOUT)
+        assert enough and older.poll() is None, older.communicate()
+        with threadkeep.open(url) as keep, FaultWriters(keep, log) as writers:
+            writers.wait_for(2)
+            older.stdin.write("both write\n")
+            older.stdin.flush()
+            write_shared(keep, log, range(1, 2 * count, 2))
+            processes.finish(older)
+        assert writers.failed == []
+    finally:
+        older.kill()
+        older.wait()
+    processes.finish(older_versions.start(older_versions.SCHEMA_7, LATE, url))
+    return audit(url, log)
