@@ -23,19 +23,26 @@ def size(short: T, full: T) -> T:
 
 
 class Matrix:
-    """Collects what happened in one test: one line of the matrix."""
+    """Collects what happened in one test: a part of a line of the matrix."""
 
-    def __init__(self, node: pytest.Item) -> None:
+    def __init__(self, node: Any) -> None:
         self._node = node
+        self._found: dict[str, Any] = {
+            "fault": self._fault(),
+            "backend": node.callspec.params["backend"].partition(",")[0],
+        }
+        node.user_properties.append(("fault", self._found))
+
+    def _fault(self) -> str:
+        marker = self._node.get_closest_marker("fault")
+        assert marker is not None, "a test of the matrix needs the marker `fault`"
+        name: str = marker.args[0]
+        return name
 
     def add(self, rounds: int, findings: Findings) -> None:
-        """Add the line, and fail if something was lost, doubled or damaged."""
-        counts: dict[str, Any] = {
-            name: len(part) for name, part in findings._asdict().items() if name != "acknowledged"
-        }
-        self._node.user_properties.append(
-            ("fault", {"rounds": rounds, "acknowledged": findings.acknowledged, **counts})
-        )
+        """Say what happened, and fail if something was lost, doubled or damaged."""
+        counts = {name: part if name == "acknowledged" else len(part) for name, part in findings._asdict().items()}
+        self._found |= {"rounds": rounds, **counts}
         findings.check()
 
 

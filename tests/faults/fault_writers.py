@@ -192,6 +192,7 @@ with threadkeep.open(url) as keep, FaultWriters(keep, FaultLog(path), name=name,
 """
 """Runs writers in a process until its standard input is closed, or until it is killed."""
 
+
 def write_shared(keep: threadkeep.Keep, log: FaultLog, numbers: Iterable[int]) -> None:
     """Write checkpoints, messages and memories with these numbers to things that others write too."""
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-import threadkeep
-from checkpoint_chains import Chain, list_ids, values_of
 from fault_log import FaultLog, audit
 from fault_matrix import Matrix, size
 from fault_storages import BACKENDS, shared_url
 from fault_writers import FaultWriters
+
+import threadkeep
+from checkpoint_chains import Chain, list_ids, values_of
 
 HOUR = 3600 * 10**9
 

@@ -142,6 +142,7 @@ def protected_valkey() -> Iterator[Any]:
 
     def protect() -> None:
         server.client.config_set("save", "1 1")
+        (server.folder / "dump.rdb").unlink(missing_ok=True)
         (server.folder / "dump.rdb").mkdir()
         server.client.execute_command("BGSAVE", "SCHEDULE")
 

@@ -6,19 +6,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 import psycopg
 import pytest
+from fault_log import FaultLog, audit
+from fault_matrix import Matrix, size
+from fault_writers import FaultWriters
 from psycopg_pool import ConnectionPool
 
 import postgres_servers
 import threadkeep
 import valkey_servers
-from fault_log import FaultLog, audit
-from fault_matrix import Matrix, size
-from fault_writers import FaultWriters
 
 
 class Scarce(NamedTuple):
@@ -120,9 +120,7 @@ SCARCE = {
 
 @pytest.mark.fault("connections used up")
 @pytest.mark.parametrize("backend", SCARCE)
-def test_callers_wait_then_get_an_error_and_go_on(
-    backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix
-) -> None:
+def test_callers_wait_then_get_an_error_and_go_on(backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix) -> None:
     rounds = size(1, 8)
     with SCARCE[backend](tmp_path) as scarce:
         with FaultWriters(scarce.keep, log) as writers:

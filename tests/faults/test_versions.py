@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import older_versions
-import postgres_servers
-import processes
-import threadkeep
+import pytest
 from fault_log import FaultLog, Findings, audit
 from fault_matrix import Matrix, size
 from fault_storages import BACKENDS, shared_url
 from fault_writers import TIMEOUT, FaultWriters, write_shared
+
+import postgres_servers
+import processes
+import threadkeep
 
 OLDER = """
 import sys
