@@ -14,7 +14,7 @@ DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
-# Tests that search for counterexamples; `make prove` lets them search longer.
+# Tests that search for counterexamples; `make prove-long` lets them search longer.
 DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
 	encrypted_agreement store_prefilters store_values fuzz_decoders))
 
@@ -32,7 +32,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test prove prove-long lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -48,7 +48,10 @@ examples: $(VENV)/.demo  ## run every example
 test: $(VENV)/.stamp  ## run the tests
 	$(ROOM) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
+prove: $(VENV)/.stamp  ## run the fault matrix: kills, full disks, cut connections, ...; half an hour; ARGS=--record
+	$(RUN) tools/prove.py $(ARGS)
+
+prove-long: $(VENV)/.stamp  ## run all other longer tests: failovers, every backend, model checking; hours
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)

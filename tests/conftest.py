@@ -48,7 +48,7 @@ BACKENDS = [
     Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, tables=False),
 ]
 
-# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove` runs all.
+# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove-long` runs all.
 ON_THE_CLUSTER = {
     "test_agent_server.py", "test_agreement.py", "test_at_once.py", "test_audit.py", "test_budgets.py", "test_cli.py", "test_conformance.py", "test_copied_values.py", "test_cube_conformance.py",
     "test_damaged_memories.py", "test_damaged_threads.py", "test_describe.py", "test_doctor.py", "test_flow.py", "test_repair.py", "test_store_agreement.py",
@@ -61,7 +61,7 @@ EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that only `make prove` runs."""
+    """Deselect tests that only `make prove-long` runs."""
     if EVERYTHING:
         return
     left = [
