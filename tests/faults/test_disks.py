@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_log import FaultLog, audit
+from failing_disk import ERRORS, failing_disk
+from fault_log import FaultLog, Findings, audit
 from fault_matrix import Matrix, size
+from fault_verbs import CHANGES, fill, stored
 from fault_writers import FaultWriters
 from small_disks import SmallDisk, small_disk
 
@@ -248,3 +251,36 @@ def test_a_file_that_comes_back_is_used_again(backend: str, tmp_path: Path, log:
             moved.rename(file)
             writers.wait_for(3)
     matrix.add(rounds, audit(f"sqlite:///{file}", log))
+
+
+@pytest.mark.fault("disk fails at each write and sync of each verb")
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_verb_whose_write_fails_is_made_as_a_whole_or_not_at_all(
+    backend: str, tmp_path: Path, matrix: Matrix
+) -> None:
+    with failing_disk() as disk, threadkeep.open(f"sqlite:///{tmp_path}/keep.db", timeout=1) as keep:
+        for (name, verb), error in list(itertools.product(CHANGES.items(), ERRORS))[:: size(5, 1)]:
+            with keep.tenant(f"{name} {error}") as own:
+                fill(own)
+                before = stored(own)
+                verb.call(own)
+                after = stored(own)
+            for k in itertools.count(1):
+                failures = disk.failures
+                with keep.tenant(f"{name} {error} {k}") as own:
+                    fill(own)
+                    disk.fail_at(k, error)
+                    try:
+                        verb.call(own)
+                    except Unavailable:
+                        assert disk.failures > failures, (name, error, k)
+                    disk.fail_at(0, error)
+                    found = stored(own)
+                    assert all(found[part] in (before[part], after[part]) for part in before), (name, error, k)
+                    verb.call(own)
+                    assert stored(own) == after, (name, error, k)
+                    assert own.verify().problems == []
+                if disk.failures == failures:
+                    break
+            assert 1 < k < 200, (name, error, k)
+        matrix.add(disk.failures, Findings(disk.failures))
