@@ -39,11 +39,12 @@ PROXIED: dict[str, Any] = {"postgres": proxied_postgres, "valkey": proxied_valke
 @pytest.mark.parametrize("place", size(PLACES[2:3], PLACES))
 @pytest.mark.parametrize("backend", PROXIED)
 def test_writers_lose_and_repeat_nothing(backend: str, place: str, log: FaultLog, matrix: Matrix) -> None:
+    """A new connection needs up to five requests, which are cut, too: so not every fifth or fewer."""
     with PROXIED[backend]() as (proxy, fresh_url):
         url = fresh_url()
         with threadkeep.open(url) as keep, FaultWriters(keep, log) as writers:
             writers.wait_for(2)
-            for every in size([7], [3, 4, 5, 7, 11, 13, 17, 29]):
+            for every in size([17], [11, 17, 29, 53]):
                 proxy.cut_at(every, place, repeatedly=True)
                 writers.wait_for(size(5, 20))
                 proxy.stop_cutting()
