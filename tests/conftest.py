@@ -17,6 +17,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
+from fault_matrix import log, matrix  # noqa: F401 - fixtures of the tests of faults
 
 import postgres_servers
 import shared_pool

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from fault_log import Findings
+from fault_log import FaultLog, Findings
 
 PROVES = os.environ.get("THREADKEEP_PROVE") == "1"
 
@@ -49,3 +50,9 @@ class Matrix:
 @pytest.fixture
 def matrix(request: pytest.FixtureRequest) -> Matrix:
     return Matrix(request.node)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> FaultLog:
+    """A new log of what writers tried and what was acknowledged to them."""
+    return FaultLog(tmp_path / "acknowledged")

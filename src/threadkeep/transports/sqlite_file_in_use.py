@@ -23,9 +23,12 @@ class FileInUse:
         self._id: tuple[int, int] = (0, 0)
 
     def remember(self, path: Path) -> None:
-        """Remember the file to which a connection was opened, if it is the first one."""
+        """Remember the file to which a connection was opened, if it is the first one. Unavailable if it is gone."""
         if self._name is None:
-            found = path.stat()
+            try:
+                found = path.stat()
+            except OSError as error:
+                raise Unavailable(f"{path} was removed while it was opened: {error}") from error
             self._id = found.st_dev, found.st_ino
             self._name = str(path)
 
