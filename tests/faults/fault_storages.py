@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import postgres_servers
 import valkey_servers
@@ -21,20 +20,33 @@ def shared_url(backend: str, folder: Path) -> str:
 
 
 @contextmanager
-def own_postgres() -> Iterator[Any]:
-    """Start a server that syncs its files."""
+def killed_postgres() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Start a server that syncs its files. Yield its URL, and what kills and starts it."""
     with postgres_servers.fresh_server(postgres_servers.DURABLE) as server:
-        yield server
+
+        def kill() -> None:
+            server.kill()
+            server.start()
+
+        yield postgres_servers.fresh_schema(server), kill
 
 
 @contextmanager
-def own_valkey() -> Iterator[Any]:
-    """Start a server that has its data after a restart."""
+def killed_valkey() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Start a server that syncs its append-only file. Yield its URL, and what kills and starts it."""
     server = valkey_servers.start(appendonly="yes", appendfsync="always")
+
+    def kill() -> None:
+        server.kill()
+        server.start_again()
+
     try:
-        yield server
+        yield f"valkey://127.0.0.1:{server.port}", kill
     finally:
         server.stop()
+
+
+KILLED = {"postgres": killed_postgres, "valkey": killed_valkey}
 
 
 @contextmanager

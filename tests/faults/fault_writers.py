@@ -20,7 +20,7 @@ from checkpoint_chains import config
 from threadkeep.errors import Unavailable
 
 TIMEOUT = 120
-"""Seconds after which a writer counts as hanging, on the busiest machine."""
+"""Seconds without progress after which writers count as hanging, on the busiest machine."""
 Write = Callable[[int], Any]
 
 
@@ -60,12 +60,14 @@ class FaultWriters:
             raise self.broken[0]
 
     def wait_for(self, more: int) -> None:
-        """Wait until each writer got so many more writes acknowledged."""
-        wanted = {writer: self.counts.get(writer, 0) + more for writer in self.counts}
-        deadline = time.monotonic() + TIMEOUT
+        """Wait until each writer got so many more writes acknowledged. They may take long, but must make progress."""
+        wanted = {writer: count + more for writer, count in self.counts.items()}
+        done, deadline = -1, 0.0
         while behind := [writer for writer, count in wanted.items() if self.counts[writer] < count]:
             if self.broken:
                 raise self.broken[0]
+            if (now := sum(min(self.counts[writer], count) for writer, count in wanted.items())) != done:
+                done, deadline = now, time.monotonic() + TIMEOUT
             assert time.monotonic() < deadline, f"{behind} do not get on: {self.failed[-3:]}"
             time.sleep(0.01)
 

@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_writers_lose_nothing(backend: str, tmp_path: Path, clock: Clock, log: FaultLog, matrix: Matrix) -> None:
     url, jumps = shared_url(backend, tmp_path), list[int]()
     with threadkeep.open(url) as keep, clock.jumping(jumps), FaultWriters(keep, log) as writers:
-        writers.wait_for(size(10, 200))
+        writers.wait_for(size(10, 500))
     matrix.add(len(jumps), audit(url, log))
 
 

@@ -46,7 +46,7 @@ def test_writers_lose_and_repeat_nothing(backend: str, place: str, log: FaultLog
             writers.wait_for(2)
             for every in size([17], [11, 17, 29, 53]):
                 proxy.cut_at(every, place, repeatedly=True)
-                writers.wait_for(size(5, 20))
+                writers.wait_for(size(5, 40))
                 proxy.stop_cutting()
                 writers.wait_for(1)
         assert writers.failed == []

@@ -58,7 +58,7 @@ STORAGES: dict[str, Any] = {"sqlite": (sqlite_on, 16), "postgres": (postgres_on,
 @pytest.mark.parametrize("backend", STORAGES)
 def test_a_full_disk_is_unavailable_until_there_is_room(backend: str, log: FaultLog, matrix: Matrix) -> None:
     storage, megabytes = STORAGES[backend]
-    rounds = size(1, 5)
+    rounds = size(1, 12)
     with small_disk(postgres_servers.fresh_folder(), megabytes=megabytes) as disk, storage(disk) as (url, revive):
         with threadkeep.open(url, timeout=3) as keep, FaultWriters(keep, log) as writers:
             for _ in range(rounds):
@@ -77,7 +77,7 @@ def test_a_full_disk_is_unavailable_until_there_is_room(backend: str, log: Fault
 def test_a_read_only_file_system_can_be_read_and_nothing_is_lost(
     backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix
 ) -> None:
-    rounds = size(2, 20)
+    rounds = size(2, 40)
     with small_disk(tmp_path / "disk", megabytes=64) as disk:
         url = f"sqlite:///{disk.folder}/keep.db"
         for _ in range(rounds):
@@ -113,7 +113,7 @@ def changes(keep: threadkeep.Keep) -> list[Callable[[], Any]]:
 def test_a_server_that_takes_no_writes_is_waited_for_or_unavailable(
     backend: str, log: FaultLog, matrix: Matrix
 ) -> None:
-    rounds = size(1, 10)
+    rounds = size(1, 20)
     with READ_ONLY_SERVERS[backend]() as (url, protect, unprotect):
         with threadkeep.open(url, timeout=2) as keep, FaultWriters(keep, log) as writers:
             for _ in range(rounds):
@@ -241,7 +241,7 @@ async def test_a_removed_file_is_unavailable_for_async_callers(tmp_path: Path) -
 @pytest.mark.fault("file removed")
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_a_file_that_comes_back_is_used_again(backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix) -> None:
-    file, moved, rounds = tmp_path / "keep.db", tmp_path / "moved.db", size(2, 50)
+    file, moved, rounds = tmp_path / "keep.db", tmp_path / "moved.db", size(2, 150)
     with threadkeep.open(f"sqlite:///{file}") as keep, FaultWriters(keep, log) as writers:
         for _ in range(rounds):
             writers.wait_for(3)

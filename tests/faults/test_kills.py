@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fault_log import FaultLog, audit
 from fault_matrix import Matrix, size
-from fault_storages import BACKENDS, own_cluster, own_postgres, own_valkey, shared_url
+from fault_storages import BACKENDS, KILLED, own_cluster, shared_url
 from fault_writers import SCRIPT, TIMEOUT, FaultWriters
 
 import postgres_servers
@@ -22,7 +22,7 @@ from valkey_servers import Cluster, Server
 @pytest.mark.fault("kill -9 of a writer")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writers_that_are_killed_lose_nothing(backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix) -> None:
-    url, chance, rounds = shared_url(backend, tmp_path), random.Random(1), size(3, 40)
+    url, chance, rounds = shared_url(backend, tmp_path), random.Random(1), size(3, 120)
     for _ in range(rounds):
         before = log.count()
         writer = processes.fork(SCRIPT, url, log.path, "p")
@@ -37,32 +37,14 @@ def test_writers_that_are_killed_lose_nothing(backend: str, tmp_path: Path, log:
 
 
 @pytest.mark.fault("kill -9 of the server")
-@pytest.mark.parametrize("backend", ["postgres"])
+@pytest.mark.parametrize("backend", KILLED)
 def test_a_server_that_is_killed_loses_nothing(backend: str, log: FaultLog, matrix: Matrix) -> None:
-    rounds = size(1, 12)
-    with own_postgres() as server:
-        url = postgres_servers.fresh_schema(server)
+    rounds = size(2, 30)
+    with KILLED[backend]() as (url, kill):
         with threadkeep.open(url) as keep, FaultWriters(keep, log) as writers:
             for _ in range(rounds):
                 writers.wait_for(5)
-                server.kill()
-                server.start()
-            writers.wait_for(5)
-        assert writers.failed == []
-        matrix.add(rounds, audit(url, log))
-
-
-@pytest.mark.fault("kill -9 of the server")
-@pytest.mark.parametrize("backend", ["valkey"])
-def test_a_single_server_that_is_killed_loses_nothing(backend: str, log: FaultLog, matrix: Matrix) -> None:
-    rounds = size(2, 12)
-    with own_valkey() as server:
-        url = f"valkey://127.0.0.1:{server.port}"
-        with threadkeep.open(url) as keep, FaultWriters(keep, log) as writers:
-            for _ in range(rounds):
-                writers.wait_for(5)
-                server.kill()
-                server.start_again()
+                kill()
             writers.wait_for(5)
         assert writers.failed == []
         matrix.add(rounds, audit(url, log))
@@ -72,7 +54,7 @@ def test_a_single_server_that_is_killed_loses_nothing(backend: str, log: FaultLo
 @pytest.mark.parametrize("backend", ["valkey"])
 def test_a_cluster_continues_without_each_primary(backend: str, log: FaultLog, matrix: Matrix) -> None:
     """Each round kills a primary; a replica is elected, and the dead server comes back as an empty replica."""
-    rounds = size(1, 9)
+    rounds = size(1, 24)
     with own_cluster() as cluster:
         url = cluster.url("p", replicas=1)
         with threadkeep.open(url) as keep, FaultWriters(keep, log) as writers:
@@ -98,7 +80,7 @@ def is_replica(server: Server) -> bool:
 
 
 @pytest.mark.fault("kill -9 of the primary")
-@pytest.mark.parametrize(("backend", "run"), [("postgres", run) for run in range(size(1, 3))])
+@pytest.mark.parametrize(("backend", "run"), [("postgres", run) for run in range(size(1, 6))])
 def test_writers_continue_with_a_promoted_standby(backend: str, run: int, log: FaultLog, matrix: Matrix) -> None:
     with quorum_cluster() as servers:
         url = url_of(servers, "k")

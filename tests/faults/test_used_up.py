@@ -121,7 +121,7 @@ SCARCE = {
 @pytest.mark.fault("connections used up")
 @pytest.mark.parametrize("backend", SCARCE)
 def test_callers_wait_then_get_an_error_and_go_on(backend: str, tmp_path: Path, log: FaultLog, matrix: Matrix) -> None:
-    rounds = size(1, 8)
+    rounds = size(1, 20)
     with SCARCE[backend](tmp_path) as scarce:
         with FaultWriters(scarce.keep, log) as writers:
             for _ in range(rounds):
