@@ -17,7 +17,7 @@ from fault_log import CUBE, SAVER, STORE, WRITES, FaultLog, state, text
 
 import threadkeep
 from checkpoint_chains import config
-from threadkeep.errors import Unavailable
+from threadkeep.errors import ThreadkeepError, Unavailable
 
 TIMEOUT = 120
 """Seconds without progress after which writers count as hanging, on the busiest machine."""
@@ -195,8 +195,9 @@ with threadkeep.open(url) as keep, FaultWriters(keep, FaultLog(path), name=name,
 """Runs writers in a process until its standard input is closed, or until it is killed."""
 
 
-def write_shared(keep: threadkeep.Keep, log: FaultLog, numbers: Iterable[int]) -> None:
-    """Write checkpoints, messages and memories with these numbers to things that others write too."""
+def write_shared(keep: threadkeep.Keep, log: FaultLog, numbers: Iterable[int]) -> list[ThreadkeepError]:
+    """Write checkpoints, messages and memories with these numbers to what others write too. Return the errors."""
+    errors: list[ThreadkeepError] = []
 
     async def write(n: int) -> None:
         content = [TextContent(text=text(n))]
@@ -206,11 +207,16 @@ def write_shared(keep: threadkeep.Keep, log: FaultLog, numbers: Iterable[int]) -
             ("mshared", lambda: keep.store.aput(("mshared",), f"{n}", {"text": text(n)})),
         ):
             log.tried(writer, n)
-            await make()
-            log.acknowledged(writer, n)
+            try:
+                await make()
+            except ThreadkeepError as error:
+                errors.append(error)
+            else:
+                log.acknowledged(writer, n)
 
     async def write_all() -> None:
         for n in numbers:
             await write(n)
 
     asyncio.run(write_all())
+    return errors

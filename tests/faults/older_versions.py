@@ -13,8 +13,8 @@ from typing import Any
 import fork_server
 
 ROOT = Path(__file__).parents[2]
-SCHEMA_7 = "bdef2264dc5b"
-"""The last commit with schema 7, before there was encryption."""
+RELEASED = "d5b10674e85e"
+"""Version 0.1.0: the last commit with schema 4. What came after it was in development only."""
 
 
 def source_of(commit: str) -> Path:
@@ -38,3 +38,9 @@ def start(commit: str, script: str, *args: Any) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    """Wait until a process ends. It must succeed; what old versions write to stderr when they close is no failure."""
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err[-4000:]
