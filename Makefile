@@ -48,7 +48,7 @@ examples: $(VENV)/.demo  ## run every example
 test: $(VENV)/.stamp  ## run the tests
 	$(ROOM) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-prove: $(VENV)/.stamp  ## run the fault matrix: kills, full disks, cut connections, ...; half an hour; ARGS=--record
+prove: $(VENV)/.stamp  ## run the fault matrix: kills, full disks, cut connections, ...; ARGS=--record writes the matrix
 	$(RUN) tools/prove.py $(ARGS)
 
 prove-long: $(VENV)/.stamp  ## run all other longer tests: failovers, every backend, model checking; hours
