@@ -11,7 +11,7 @@ PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
-# Tests that search for counterexamples; `make prove` lets them search longer.
+# Tests that search for counterexamples; `make prove-long` lets them search longer.
 DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
 	encrypted_agreement store_prefilters store_values fuzz_decoders))
 
@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test test-pythons prove lint types fmt docs package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
+.PHONY: help demo examples test test-pythons prove prove-long lint types fmt docs package generate api budgets bench bench-full bench-size bench-valkey bench-threads bench-search bench-recall bench-import bench-values bench-encryption bench-inspector screenshots clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -48,7 +48,10 @@ test: $(VENV)/.stamp  ## run the tests
 test-pythons: $(VENV)/.stamp  ## run chosen tests on each supported Python of this machine
 	$(ROOM) $(RUN) tools/test_pythons.py $(ARGS)
 
-prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
+prove: $(VENV)/.stamp  ## run the fault matrix: kills, full disks, cut connections, ...; ARGS=--record writes the matrix
+	$(RUN) tools/prove.py $(ARGS)
+
+prove-long: $(VENV)/.stamp  ## run all other longer tests: failovers, every backend, model checking; hours
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)

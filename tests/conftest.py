@@ -17,6 +17,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
+from fault_matrix import log, matrix  # noqa: F401 - fixtures of the tests of faults
 
 import postgres_servers
 import shared_pool
@@ -49,7 +50,7 @@ BACKENDS = [
     Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, tables=False),
 ]
 
-# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove` runs all.
+# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove-long` runs all.
 ON_THE_CLUSTER = {
     "test_agent_server.py", "test_agreement.py", "test_at_once.py", "test_audit.py", "test_budgets.py", "test_cli.py", "test_conformance.py", "test_copied_values.py", "test_cube_conformance.py",
     "test_damaged_memories.py", "test_damaged_threads.py", "test_describe.py", "test_doctor.py", "test_flow.py", "test_repair.py", "test_store_agreement.py",
@@ -63,7 +64,7 @@ EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that only `make prove` runs."""
+    """Deselect tests that only `make prove-long` runs."""
     if EVERYTHING:
         return
     left = [
@@ -78,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_to_prove(item: pytest.Item) -> bool:
     on_the_cluster = "valkey" in item.name.partition("[")[2] or "Valkey" in item.nodeid
-    return on_the_cluster and item.path.name not in ON_THE_CLUSTER
+    return on_the_cluster and item.path.name not in ON_THE_CLUSTER and item.path.parent.name != "faults"
 
 
 def _is_beyond_the_sample(item: pytest.Item) -> bool:

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: a few random ones in `make test`, ten times as many or more in `make prove`."""
+"""How many examples Hypothesis tries: a few random ones in `make test`, ten times as many or more in `make prove-long`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def examples(few: int) -> int:
 
 
 def machine_settings(*, few: int, many: int, few_steps: int = 30, many_steps: int = 60) -> settings:
-    """Return settings of a state machine that runs this many examples in `make test` and in `make prove`."""
+    """Return settings of a state machine that runs this many examples in `make test` and in `make prove-long`."""
     return settings(
         max_examples=many if PROVING else few,
         stateful_step_count=many_steps if PROVING else few_steps,

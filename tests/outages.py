@@ -42,15 +42,27 @@ class Proxy:
                 client = listener.accept()[0]
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets += [client, server]
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=_pump, args=pair, daemon=True).start()
+                for pump in (self.pump_requests, self.pump_replies):
+                    threading.Thread(target=pump, args=[client, server], daemon=True).start()
+
+    def pump_requests(self, client: socket.socket, server: socket.socket) -> None:
+        """Forward what a client sends, until one of them closes the connection."""
+        with suppress(OSError):
+            while data := client.recv(65536):
+                server.sendall(data)
+        cut(client, server)
+
+    def pump_replies(self, client: socket.socket, server: socket.socket) -> None:
+        """Forward what the server sends."""
+        with suppress(OSError):
+            while data := server.recv(65536):
+                client.sendall(data)
+        cut(client, server)
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for each in (source, target):
+def cut(*ends: socket.socket) -> None:
+    """End a connection at both ends."""
+    for each in ends:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
 

@@ -33,10 +33,10 @@ def fork(script: str, *args: Any) -> subprocess.Popen[str]:
     return fork_server.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str], *, timeout: float = TIMEOUT) -> str:
     """Return what a process printed. Fail if it hangs, fails, or writes to stderr."""
     try:
-        out, err = process.communicate(timeout=TIMEOUT)
+        out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold its pipes
         out, err = process.communicate()

@@ -1,6 +1,6 @@
 """A flipped bit in a SQLite file: every answer is right, or the call raises, or `verify` reports what is missing.
 
-`make prove` runs 520 copies; `make test` runs a sample of them.
+`make prove-long` runs 520 copies; `make test` runs a sample of them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadItems, LoadThreadRows, Pause
 from threadkeep.engine.threads import copy, prune
 from threadkeep.engine.threads.rollback import BranchStamp
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Unavailable
 from threadkeep.plan import Request, result
 
 TALK, NEW = KEY._replace(kind=CUBE), KEY._replace(id="new")
@@ -81,6 +81,17 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
     with pytest.raises(Conflict, match="thread 't' was pruned by others at each of 3 tries"):
         bench.drive(read_consistently(KEY, read, tries=3), before=keeps_conflicting)
     assert bench.made_requests == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
+
+
+def test_a_change_that_loses_its_connection_at_each_read_is_unavailable_and_no_conflict(bench: Bench) -> None:
+    def lose(request: Request[Any]) -> None:
+        if isinstance(request, LoadItems):
+            bench.forget()
+
+    bench.forget()
+    op = AppendMessages([encode_message({"role": "user", "content": "x", "id": "x"})], time=1000, nonce=13)
+    with pytest.raises(Unavailable, match="the connection was lost while .* was read; this was the last of 40 tries"):
+        bench.drive(plans.write(bench.heads, TALK, [op]), before=lose)
 
 
 def test_items_of_a_thread_that_was_pruned_meanwhile_are_a_conflict(bench: Bench) -> None:

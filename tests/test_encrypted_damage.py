@@ -215,7 +215,7 @@ def _some(changes: Iterable[_Change], part: slice) -> list[_Change]:
 
 
 def _parts(count: int) -> list[Any]:
-    """Return a sample, and for `make prove` the parts that are everything together."""
+    """Return a sample, and for `make prove-long` the parts that are everything together."""
     everything = [slice(n, None, count) for n in range(count)]
     sample = pytest.param(slice(_SAMPLE), id="sample")
     return [sample, *(pytest.param(each, id=f"part{each.start}", marks=pytest.mark.long) for each in everything)]

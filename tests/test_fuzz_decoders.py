@@ -1,6 +1,6 @@
 """Random bytes for every decoder of stored bytes: a value, or the error that is documented; never another, nor much memory.
 
-Checksums are computed anew, so that the bytes behind them are reached. `make prove` tries many more examples.
+Checksums are computed anew, so that the bytes behind them are reached. `make prove-long` tries many more examples.
 """
 
 from __future__ import annotations

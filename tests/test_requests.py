@@ -26,7 +26,7 @@ from threadkeep.engine.memories.requests import (
     SearchFullText,
 )
 from threadkeep.engine.requests import ListThreads, ReadClock, ScanCheckpoints
-from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import steps_after
 from threadkeep.engine.search.requests import FindChangedThreads, SearchIndex
 from threadkeep.engine.tenants.requests import ListDataKeys, ListTenants, LoadTenant
 from threadkeep.plan import Access, Request
@@ -83,7 +83,7 @@ class Counting:
 def database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     connection.execute(SqliteDialect().sql["schema-table"])
-    for version in range(1, SCHEMA_VERSION + 1):
+    for version in steps_after(0):
         connection.execute(SqliteDialect().sql[f"schema-{version}"])
     return connection
 

@@ -38,7 +38,7 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Conflict, Corrupt, Unavailable
 from threadkeep.plan import Failure, Outcome, Plan
 from threadkeep.value import Value, field
 
@@ -53,10 +53,15 @@ _STRIDE = 1 << 32
 # --- trying again
 
 
+class _ConnectionLost(Conflict):
+    """The connection was lost while a thread was read, so what was read may be of another server."""
+
+
 async def retry(once: Callable[[int], Plan[T]], what: str, *, tries: int = TRIES) -> T:
     """Run a plan until it raises no Conflict. `once` is called with the number of the try.
 
-    Conflict after the last try; `what` starts its message: "thread 't' was changed by others".
+    Conflict after the last try; `what` starts its message: "thread 't' was changed by others". Unavailable if the last
+    try lost its connection.
     """
     attempt = 0
     while True:
@@ -64,7 +69,9 @@ async def retry(once: Callable[[int], Plan[T]], what: str, *, tries: int = TRIES
             return await once(attempt)
         except LEASE_ERRORS:
             raise
-        except Conflict:
+        except Conflict as error:
+            if attempt + 1 >= tries and isinstance(error, _ConnectionLost):
+                raise Unavailable(f"{error}; this was the last of {tries} tries") from error
             await pause(attempt, what, tries=tries)
         attempt += 1
 
@@ -117,7 +124,7 @@ async def _load_lacking(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -
     assert head.row is not None
     loaded = await load_items(head.row, lacking)
     if not heads.is_current(head):
-        raise Conflict(f"the connection was lost while {head.where} was read")
+        raise _ConnectionLost(f"the connection was lost while {head.where} was read")
     return loaded.items
 
 

@@ -34,6 +34,7 @@ from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersio
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports.migration_log import log_migration
+from threadkeep.transports.sqlite_file_in_use import FileInUse
 
 if TYPE_CHECKING:
     from threadkeep.engine.memories.requests import WriteMemories
@@ -106,6 +107,7 @@ class SqliteFile:
         self.read_only = read_only
         self._schema_use = SchemaUse(read_only, migrate)
         self._closed = False
+        self._file = FileInUse()
         self._start()
         forks.watch(self)
 
@@ -172,6 +174,8 @@ class SqliteFile:
             if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
                 reader.connection.close()
                 reader = None
+            if reader is None or reader.stamp is None:
+                self._file.check()
             if reader is None:
                 reader = self._new_reader()
             if request.access.subject == "storage":
@@ -203,8 +207,23 @@ class SqliteFile:
             from threadkeep.drivers.uptime import machine_clock  # noqa: PLC0415 - on use
 
             return machine_clock()
-        find_orphans = partial(self._backend.answer, reader, request)
-        return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
+        check_integrity = partial(self._check_integrity, request)
+        return transports.sqlite_health.answer(
+            reader.connection, request, self._path, self._durability, check_integrity
+        )
+
+    def _check_integrity(self, request: Request[Any]) -> Any:
+        """Check the file through a connection of its own.
+
+        The check of a full-text index (SQLite 3.54) trusts what its connection has read of the index before, and calls
+        it damaged if segments were merged since.
+        """
+        reader = self._new_reader()
+        try:
+            find_orphans = partial(self._backend.answer, reader, request)
+            return transports.sqlite_health.integrity_problems(reader.connection, find_orphans)
+        finally:
+            reader.connection.close()
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; with strict durability they are durable when this returns.
@@ -256,16 +275,16 @@ class SqliteFile:
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
 
-        It must not return rows. False, and nothing happened, if the file is not set up, others are using it or the
-        connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict if the
-        script rolled itself back because of a constraint, WrongKey if a trigger refused what is not encrypted.
+        It must not return rows. False, and nothing happened, if the file is not set up or was removed, others are using
+        it or the connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict
+        if the script rolled itself back because of a constraint, WrongKey if a trigger refused what is not encrypted.
 
         No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
         connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
         between the statements of a script. The connection is closed when a running one has ended.
         """
         cursor = self._at_once or self._open_at_once()
-        if cursor is None:
+        if cursor is None or not self._file.is_there():
             return False
         try:
             cursor.execute(sql, values)
@@ -351,6 +370,7 @@ class SqliteFile:
         with self._lock:
             self._enter()
         try:
+            self._file.check()
             yield
         except apsw.Error as error:
             raise self._translate(error) from error
@@ -457,6 +477,8 @@ class SqliteFile:
         # have one good plan, and preparing took four times as long as executing.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE_KB}")
+        if not _is_immutable(connection):
+            self._file.remember(self._path)
         return connection
 
     def _connect_read_only(self) -> apsw.Connection:
@@ -544,7 +566,11 @@ def _stamp(path: Path) -> _Stamp:
 
 def _reader(connection: apsw.Connection, stamp: _Stamp | None) -> _SqliteCursor:
     """Return a cursor for reads. A file that was opened as immutable is opened again when its stamp changes."""
-    return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
+    return _SqliteCursor(connection, stamp if _is_immutable(connection) else None)
+
+
+def _is_immutable(connection: apsw.Connection) -> bool:
+    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI)
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:

@@ -44,15 +44,15 @@ _MOUNTS = Path("/proc/mounts")
 
 
 def answer(
-    connection: apsw.Connection, request: Request[Any], path: Path, durability: str, find_orphans: Callable[[], Any]
+    connection: apsw.Connection, request: Request[Any], path: Path, durability: str, check_integrity: Callable[[], Any]
 ) -> Any:
-    """Answer a read about the storage as a whole. `find_orphans` is the backend's part of an IntegrityCheck."""
+    """Answer a read about the storage as a whole. `check_integrity` answers an IntegrityCheck."""
     if isinstance(request, MeasureStorage):
         return storage_size(connection, path)
     if isinstance(request, LoadStorageFacts):
         return facts(connection, path, durability)
     assert isinstance(request, IntegrityCheck)
-    return integrity_problems(connection, find_orphans)
+    return check_integrity()
 
 
 def change(

@@ -197,19 +197,19 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
 DELETE FROM tk_threads WHERE thread = :thread;
 
 -- commit-drop: delete a thread and everything in it, unless its tenant is sealed
-{start-drop} AND {commit-plain-tenant :tenant} {rest-of-drop}
+{commit-drop-start} AND {commit-plain-tenant :tenant} {commit-drop-rest}
 
 -- commit-drop-sealed: the same for a caller who knows whether the tenant is sealed
-{start-drop} {rest-of-drop}
+{commit-drop-start} {commit-drop-rest}
 
--- start-drop: the start of both; they return whether the thread exists and whether it was deleted
+-- commit-drop-start: the start of both; they return whether the thread exists and whether it was deleted
 -- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see, nor if it
 -- has a lease, unless the parameter says that it may.
 -- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
 WITH seen AS MATERIALIZED (
     SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
 
--- rest-of-drop: the rest of both
+-- commit-drop-rest: the rest of both
 ), gone AS (
     DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
       AND (t.lease IS NULL OR CAST(:leased AS boolean))
