@@ -15,7 +15,7 @@ author = "the authors of threadkeep"
 copyright = f"{author}. Apache-2.0"
 
 extensions = ["myst_parser"]
-include_patterns = ["docs/**.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns = ["docs/**.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "**/__pycache__"]
 root_doc = "docs/index"
 highlight_language = "text"
