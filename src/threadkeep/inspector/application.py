@@ -40,7 +40,7 @@ from threadkeep.inspector.pages import (
     value,
     waiting,
 )
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 from threadkeep.inspector.rendering import Links, environment
 from threadkeep.jobs.catalogue import as_columns
 
@@ -118,7 +118,7 @@ class _Site:
         self._forms = csrf.FormTokens()
 
     def page(
-        self, name: str, page: Callable[[Inspected, Query], Awaitable[dict[str, Any]]]
+        self, name: str, page: Callable[[Inspected, QueryParameters], Awaitable[dict[str, Any]]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a page."""
 
@@ -138,7 +138,7 @@ class _Site:
         """Ask before a change, and make it when the form comes back."""
         cookie, token = self._forms.issue(request)
         if request.method == "POST":
-            form = Query(_fields((await _body(request)).decode("utf-8", "replace")))
+            form = QueryParameters(_fields((await _body(request)).decode("utf-8", "replace")))
             problem = self._forms.problem(request, form.text(csrf.FIELD))
             if problem is not None:
                 raise HTTPException(403, problem)
@@ -172,8 +172,8 @@ def _links(request: Request) -> Links:
     return Links(request.scope.get("root_path", ""))
 
 
-def _query_of(request: Request) -> Query:
-    return Query(_fields(request.scope["query_string"].decode("ascii", "replace")))
+def _query_of(request: Request) -> QueryParameters:
+    return QueryParameters(_fields(request.scope["query_string"].decode("ascii", "replace")))
 
 
 def _fields(text: str) -> dict[str, list[str]]:

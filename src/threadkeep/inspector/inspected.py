@@ -12,7 +12,7 @@ from threadkeep import Keep
 from threadkeep.engine.identity import GRAPH, Kind
 from threadkeep.errors import without_passwords
 from threadkeep.inspector.foreign import ForeignStorage
-from threadkeep.inspector.query import Query, json_or_text
+from threadkeep.inspector.query import QueryParameters, json_or_text
 from threadkeep.inspector.redaction import Redaction
 from threadkeep.inspector.trees import Trees
 
@@ -46,7 +46,7 @@ class Inspected:
         """The storage for people: its URL without the password."""
         return "threadkeep" if self.url is None else without_passwords(self.url)
 
-    async def place(self, query: Query) -> Place:
+    async def place(self, query: QueryParameters) -> Place:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
         place = Place(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
         if self.foreign is not None:

@@ -11,7 +11,7 @@ from threadkeep.engine.identity import Kind, as_kind
 MAX_NUMBER = 10**9
 
 
-class Query(NamedTuple):
+class QueryParameters(NamedTuple):
     """The parameters of an address, or the fields of a form. The last one of a name counts."""
 
     fields: Mapping[str, Sequence[str]]

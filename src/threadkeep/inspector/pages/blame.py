@@ -7,10 +7,10 @@ from typing import Any
 from threadkeep.engine.history import paths
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import nodes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show who set the value at a path. Up to six round trips."""
     place = await shown.place(query)
     path = query.required("path")

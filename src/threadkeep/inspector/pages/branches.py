@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """List the branches, that with the newest head first. Up to six round trips."""
     place = await shown.place(query)
     found = await shown.keep.abranches(place.thread, ns=place.ns, kind=place.kind)

@@ -11,10 +11,10 @@ from threadkeep.inspector.chat import Chat, chat
 from threadkeep.inspector.inspected import Inspected, Place
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.pages.waiting import question_text
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show a checkpoint, by default the latest. Up to ten round trips."""
     place = await shown.place(query)
     view = await shown.keep.ashow(place.thread, place.id, ns=place.ns, kind=place.kind)

@@ -10,7 +10,7 @@ from threadkeep.engine.log.plain import is_message
 from threadkeep.inspector.chat import Message, one_message
 from threadkeep.inspector.inspected import Inspected, Place
 from threadkeep.inspector.json_tree import Node, nodes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
 class ShownChange(NamedTuple):
@@ -21,7 +21,7 @@ class ShownChange(NamedTuple):
     after: Node | Message | None
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Compare checkpoint `a` with `b` (by default its newest). Up to five round trips for each thread."""
     place = await shown.place(query)
     other = query.id("other")

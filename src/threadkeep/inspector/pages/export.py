@@ -9,12 +9,12 @@ from tempfile import mkdtemp
 from starlette.concurrency import run_in_threadpool
 
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 NAME = "thread-redacted.jsonl.zst"
 
 
-async def redacted(shown: Inspected, query: Query) -> Path:
+async def redacted(shown: Inspected, query: QueryParameters) -> Path:
     """Write a file for the caller to send and to `remove`."""
     place = await shown.place(query)
     file = Path(await run_in_threadpool(mkdtemp, prefix="threadkeep-")) / NAME

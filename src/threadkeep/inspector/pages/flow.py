@@ -6,10 +6,10 @@ from typing import Any
 
 from threadkeep.inspector.flow_picture import WIDTH, picture
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Draw the flow of a thread. Up to six round trips; hardly any value is read."""
     place = await shown.place(query)
     flow = await shown.keep.aflow(place.thread, kind=place.kind)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
     thread, kind = query.id("thread"), query.kind()
     verified = None

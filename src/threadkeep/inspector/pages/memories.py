@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from threadkeep.adapters.langgraph_store import StoredMemory
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import Node, nodes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 _SLICE = 50
 _NAMESPACES = 1000
@@ -33,7 +33,7 @@ class ShownMemory(NamedTuple):
     left: float | None
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the namespaces, and the memories below one. No memory's time to live is restarted. Three round trips."""
     if shown.foreign is not None:
         await shown.foreign.start()

@@ -11,10 +11,10 @@ from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import nodes
 from threadkeep.inspector.pages.checkpoint import chats, checkpoint_values
 from threadkeep.inspector.pages.diff import shown_changes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the checkpoint number `at` on the way to one, by default the latest. Up to fifteen round trips."""
     place = await shown.place(query)
     tree = (await shown.trees.read(place.thread, place.kind)).tree

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from threadkeep import SearchHit
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 ROLES = ("human", "ai", "tool", "system")
 _MOST, _SCANNED = 50, 2_000
@@ -20,7 +20,7 @@ class ShownHit(NamedTuple):
     parts: tuple[tuple[str, bool], ...]
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the best hits. Round trips as `Keep.search`."""
     if shown.foreign is not None:
         await shown.foreign.start()

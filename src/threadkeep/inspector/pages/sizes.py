@@ -6,13 +6,13 @@ from typing import Any
 
 from threadkeep import Policy
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 _LARGEST = 15
 _RULES = ("keep_last", "keep_for", "drop_idle")
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show sizes of everything, of one thread, or of a checkpoint.
 
     Reads all thread rows; with `measure` or a policy, all threads.
@@ -38,7 +38,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     }
 
 
-def policy_of(query: Query) -> Policy | None:
+def policy_of(query: QueryParameters) -> Policy | None:
     """Return the retention policy that a form describes; None if it has no rule."""
     rules = {
         "keep_last": query.optional_number("keep_last"),

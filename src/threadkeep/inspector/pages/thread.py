@@ -12,7 +12,7 @@ from threadkeep.engine.threads.retention import TAGS
 from threadkeep.errors import Missing
 from threadkeep.inspector import time_axis
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 from threadkeep.inspector.trees import DrawnTree
 
 VIEWS = ("compact", "timeline", "full")
@@ -44,7 +44,7 @@ class Lanes(NamedTuple):
     to_below: bool
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show a slice of the tree: from a number on, or around a checkpoint. Up to eight round trips; no state is read."""
     place = await shown.place(query)
     info = await shown.keep.athread(place.thread, kind=place.kind)
@@ -78,7 +78,7 @@ async def page(shown: Inspected, query: Query) -> dict[str, Any]:
     }
 
 
-def _first_row(tree: Tree, query: Query, ns: str, id: str | None) -> int:
+def _first_row(tree: Tree, query: QueryParameters, ns: str, id: str | None) -> int:
     """The number of the first row to show: the start of the slice that a number or a checkpoint is in."""
     if id is None or query.optional("from") is not None:
         return query.number("from") // SLICE * SLICE

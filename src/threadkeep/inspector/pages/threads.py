@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.threads.catalogue import ORDERS, ThreadInfo
 from threadkeep.errors import Missing
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 _SLICE = 50
@@ -22,7 +22,7 @@ class User(NamedTuple):
     filter: str
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """List threads. Round trips as `Keep.threads`, two more for another slice."""
     if shown.foreign is not None:
         await shown.foreign.start()
@@ -70,7 +70,7 @@ def _user(shown: Inspected, thread: ThreadInfo) -> User | None:
     return User(str(value), json.dumps({key: value}, default=str))
 
 
-async def _after(shown: Inspected, query: Query) -> ThreadInfo | None:
+async def _after(shown: Inspected, query: QueryParameters) -> ThreadInfo | None:
     """The last thread of the slice before, as it is now."""
     id = query.id("after")
     if id is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 _GROUPS = ("model", "thread", "node")
 _METADATA = "metadata:"
 _MOST = 100
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the tokens of all threads, or of one. Reads the messages of each thread."""
     if shown.foreign is not None:
         await shown.foreign.start()

@@ -8,10 +8,10 @@ from threadkeep.engine.history import paths
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import nodes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the value at a path, from an element on. Up to five round trips."""
     place = await shown.place(query)
     view = await shown.keep.ashow(place.thread, place.id, ns=place.ns, kind=place.kind)

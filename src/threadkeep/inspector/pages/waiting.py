@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from threadkeep import AnswerOption, WaitingThread
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import Node, nodes
-from threadkeep.inspector.query import Query
+from threadkeep.inspector.query import QueryParameters
 
 _MOST = 25
 _TEXTS = ("question", "prompt", "description", "message", "text")
@@ -31,7 +31,7 @@ class ShownAnswer(NamedTuple):
     value: str
 
 
-async def page(shown: Inspected, query: Query) -> dict[str, Any]:
+async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """List what waits, the longest first. Round trips as `Keep.waiting`."""
     if shown.foreign is not None:
         await shown.foreign.start()
