@@ -9,7 +9,7 @@ from threadkeep.inspector.query import QueryParameters, json_or_text
 
 if TYPE_CHECKING:
     from threadkeep import Keep
-    from threadkeep.inspector.inspected import Inspected, Place
+    from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 
 
 def load_graph(name: str, keep: Keep) -> Any:
@@ -28,7 +28,7 @@ def load_graph(name: str, keep: Keep) -> Any:
     return graph.copy({"checkpointer": keep.checkpointer, "store": keep.store})
 
 
-async def answer(shown: Inspected, place: Place, form: QueryParameters) -> None:
+async def answer(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> None:
     """Resume a thread with an answer to its interrupt."""
     from langgraph.types import Command  # noqa: PLC0415 - the user's graph has imported it
 
@@ -37,7 +37,7 @@ async def answer(shown: Inspected, place: Place, form: QueryParameters) -> None:
     await shown.graph.ainvoke(command, {"configurable": {"thread_id": place.thread}})
 
 
-async def update(shown: Inspected, place: Place, form: QueryParameters) -> str:
+async def update(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> str:
     """Update the state of a checkpoint. Return the id of the new one."""
     made = await shown.graph.aupdate_state(place.config, form.conditions("value"), as_node=form.optional("node"))
     return str(made["configurable"]["checkpoint_id"])

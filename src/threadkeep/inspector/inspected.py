@@ -46,9 +46,9 @@ class Inspected:
         """The storage for people: its URL without the password."""
         return "threadkeep" if self.url is None else without_passwords(self.url)
 
-    async def place(self, query: QueryParameters) -> Place:
+    async def place(self, query: QueryParameters) -> ChosenCheckpoint:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
-        place = Place(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
+        place = ChosenCheckpoint(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
         if self.foreign is not None:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
@@ -76,7 +76,7 @@ class Inspected:
         return Snippet(python, shlex.join(["threadkeep", verb, *words]))
 
 
-class Place(NamedTuple):
+class ChosenCheckpoint(NamedTuple):
     """A thread, or a checkpoint in it; without `id` the latest."""
 
     thread: str

@@ -21,7 +21,7 @@ _ALONE = "none"
 """What Citus takes for a table that is beside no other."""
 
 
-class Place(NamedTuple):
+class TablePlace(NamedTuple):
     """Where the rows of a table go: to the node of a value, with those of another table; or to all nodes."""
 
     column: str | None = None
@@ -33,20 +33,20 @@ class Place(NamedTuple):
         return self.column or "reference"
 
 
-_OF_THREAD, _OF_PART = Place("thread", "tk_threads"), Place("part", "tk_memories")
-PLACES: Mapping[str, Place] = {
-    "tk_schema": Place(),
-    "tk_tenants": Place(),
-    "tk_threads": Place("thread"),
+_OF_THREAD, _OF_PART = TablePlace("thread", "tk_threads"), TablePlace("part", "tk_memories")
+PLACES: Mapping[str, TablePlace] = {
+    "tk_schema": TablePlace(),
+    "tk_tenants": TablePlace(),
+    "tk_threads": TablePlace("thread"),
     "tk_items": _OF_THREAD,
     "tk_checkpoints": _OF_THREAD,
     "tk_writes": _OF_THREAD,
     "tk_tags": _OF_THREAD,
     "tk_runs": _OF_THREAD,
-    "tk_memories": Place("part"),
+    "tk_memories": TablePlace("part"),
     "tk_vectors": _OF_PART,
     "tk_parts": _OF_PART,
-    "tk_keys": Place("tenant"),
+    "tk_keys": TablePlace("tenant"),
 }
 
 
@@ -81,7 +81,7 @@ def distribute(cursor: PostgresCursor, backend: PostgresDialect, *, dry_run: boo
     return missing
 
 
-def _place(cursor: PostgresCursor, backend: PostgresDialect, table: str, place: Place) -> None:
+def _place(cursor: PostgresCursor, backend: PostgresDialect, table: str, place: TablePlace) -> None:
     name = backend.qualified_name(table)
     if place.column is None:
         cursor.rows(backend.sql["copy-table"], {"table": name})

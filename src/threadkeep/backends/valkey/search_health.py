@@ -24,7 +24,7 @@ _PARTITIONS = 64
 """Of so many partitions, one call after the other asks how much they have."""
 
 
-class _Place(NamedTuple):
+class _NextPart(NamedTuple):
     """Where the next part begins."""
 
     partition: int = 0
@@ -52,13 +52,13 @@ def handlers(prefix: bytes, search: ValkeySearch) -> dict[type[Request[Any]], Ca
 
 def _inspect(prefix: bytes, executor: CallExecutor, request: InspectSearchIndex) -> IndexedPage:
     """Return what the index has of some threads of the next partition that has any. Four round trips."""
-    place = _Place(*(request.after or ()))
+    place = _NextPart(*(request.after or ()))
     if not place.after:
         found = _next_partition(prefix, executor, request.tenant, place.partition)
         if found is None:
             last = place.partition + _PARTITIONS
-            return IndexedPage((), (), _Place(last) if last < PARTITIONS else None)
-        place = _Place(found)
+            return IndexedPage((), (), _NextPart(last) if last < PARTITIONS else None)
+        place = _NextPart(found)
     part = _part(prefix, place.partition, request.tenant)
     versions = dict(fields_of(executor.call(Call("HGETALL", (part.versions,)))))
     state = crc32(repr(sorted(versions.items())).encode())
@@ -68,9 +68,9 @@ def _inspect(prefix: bytes, executor: CallExecutor, request: InspectSearchIndex)
     words = place.words + sum(len(_words(each)) for each in said)
     unchanged = not place.after or place.versions == state
     if len(members) == request.limit:
-        return IndexedPage(threads, (), _Place(place.partition, members[-1], words, state if unchanged else -1))
+        return IndexedPage(threads, (), _NextPart(place.partition, members[-1], words, state if unchanged else -1))
     problems = _lost(executor, part, versions, words) if unchanged else ()
-    return IndexedPage(threads, problems, _Place(place.partition + 1) if place.partition + 1 < PARTITIONS else None)
+    return IndexedPage(threads, problems, _NextPart(place.partition + 1) if place.partition + 1 < PARTITIONS else None)
 
 
 def _part(prefix: bytes, partition: int, tenant: str) -> _Part:

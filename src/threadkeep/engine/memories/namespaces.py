@@ -79,7 +79,7 @@ def _before_wildcard(segments: Namespace) -> Namespace:
     return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
-class Place(NamedTuple):
+class EncodedNamespace(NamedTuple):
     """What the rows of all memories of a namespace have in common, and what their numbers are hashed with."""
 
     tenant: bytes
@@ -90,9 +90,9 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def place(tenant: str, namespace: Namespace) -> Place:
+def place(tenant: str, namespace: Namespace) -> EncodedNamespace:
     """Return what is the same for all memories of a namespace."""
-    return Place(
+    return EncodedNamespace(
         to_bytes(tenant), encode(namespace), partition_number(tenant, namespace[0]), _hasher(tenant, namespace)
     )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.history.conversation import stops
 from threadkeep.inspector.graphs import answer, update
-from threadkeep.inspector.inspected import Inspected, Place
+from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 from threadkeep.inspector.json_tree import summary
 from threadkeep.inspector.pages.sizes import policy_of
 from threadkeep.inspector.pages.waiting import question_text
@@ -42,9 +42,9 @@ class Change(NamedTuple):
     title: str
     text: str
     fields: tuple[Field, ...]
-    make: Callable[[Inspected, Place, QueryParameters], Awaitable[Done]]
-    preview: Callable[[Inspected, Place, QueryParameters], Awaitable[str]] | None = None
-    preset: Callable[[Inspected, Place], Awaitable[dict[str, str]]] | None = None
+    make: Callable[[Inspected, ChosenCheckpoint, QueryParameters], Awaitable[Done]]
+    preview: Callable[[Inspected, ChosenCheckpoint, QueryParameters], Awaitable[str]] | None = None
+    preset: Callable[[Inspected, ChosenCheckpoint], Awaitable[dict[str, str]]] | None = None
     destroys: bool = False
     needs_graph: bool = False
 
@@ -83,101 +83,101 @@ def _amount(checkpoints: int, writes: int) -> str:
     return f"{counted(checkpoints, 'checkpoint')} and {counted(writes, 'write')}"
 
 
-def _at(place: Place, id: str | None) -> Done:
+def _at(place: ChosenCheckpoint, id: str | None) -> Done:
     return Done("thread", place.thread_link | {"ns": place.ns, "id": id})
 
 
-def _checkpoint(place: Place) -> str:
+def _checkpoint(place: ChosenCheckpoint) -> str:
     return place.id or "latest"
 
 
-async def _describe(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _describe(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     labels = [label for each in form.text("labels").split(",") if (label := each.strip())]
     title, archived = form.optional("title"), form.flag("archived")
     await shown.keep.adescribe(place.thread, title=title, labels=labels, archived=archived, kind=place.kind)
     return Done("thread", place.thread_link)
 
 
-async def _described(shown: Inspected, place: Place) -> dict[str, str]:
+async def _described(shown: Inspected, place: ChosenCheckpoint) -> dict[str, str]:
     info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
     if info is None:
         return {}
     return {"title": info.title or "", "labels": ", ".join(info.labels), "archived": "1" if info.archived else ""}
 
 
-async def _tag(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _tag(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     tag = form.optional("tag")
     return _at(place, await shown.keep.atag(place.thread, _checkpoint(place), tag, ns=place.ns, kind=place.kind))
 
 
-async def _fork(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _fork(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     to = form.optional("to")
     made = await shown.keep.afork(place.thread, place.id, to=to, ns=place.ns, kind=place.kind)
     return Done("thread", {"thread": made.thread, "kind": made.kind, "ns": made.ns, "id": made.id})
 
 
-async def _roll_back(shown: Inspected, place: Place, _form: QueryParameters) -> Done:
+async def _roll_back(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
     made = await shown.keep.arollback(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
     return _at(place, made.id)
 
 
-async def _preview_roll_back(shown: Inspected, place: Place, _query: QueryParameters) -> str:
+async def _preview_roll_back(shown: Inspected, place: ChosenCheckpoint, _query: QueryParameters) -> str:
     made = await shown.keep.arollback(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True)
     return f"A new branch from checkpoint {made.forked_from} would become the latest. Nothing is removed."
 
 
-async def _name_branch(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _name_branch(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     name = form.optional("name")
     await shown.keep.aname_branch(place.thread, _checkpoint(place), name, ns=place.ns, kind=place.kind)
     return Done("branches", place.thread_link | {"ns": place.ns})
 
 
-async def _delete_branch(shown: Inspected, place: Place, _form: QueryParameters) -> Done:
+async def _delete_branch(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
     await shown.keep.adelete_branch(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
     return Done("branches", place.thread_link | {"ns": place.ns})
 
 
-async def _preview_delete_branch(shown: Inspected, place: Place, _query: QueryParameters) -> str:
+async def _preview_delete_branch(shown: Inspected, place: ChosenCheckpoint, _query: QueryParameters) -> str:
     found = await shown.keep.adelete_branch(
         place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True
     )
     return f"{counted(len(found.checkpoints), 'checkpoint')} would be removed."
 
 
-async def _copy(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _copy(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     to = form.required("to")
     await shown.keep.acopy(place.thread, to, kind=place.kind)
     return Done("thread", {"thread": to, "kind": place.kind})
 
 
-async def _delete(shown: Inspected, place: Place, _form: QueryParameters) -> Done:
+async def _delete(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
     await shown.keep.adelete(place.thread, kind=place.kind)
     return Done("", {})
 
 
-async def _preview_delete(shown: Inspected, place: Place, _query: QueryParameters) -> str:
+async def _preview_delete(shown: Inspected, place: ChosenCheckpoint, _query: QueryParameters) -> str:
     info = await shown.keep.athread(place.thread, kind=place.kind)
     return f"{_amount(info.checkpoints, info.writes)} would be removed." if info else "It is gone."
 
 
-async def _prune(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _prune(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     await shown.keep.aprune(place.thread, policy=policy_of(form), kind=place.kind)
     return Done("thread", place.thread_link)
 
 
-async def _preview_prune(shown: Inspected, place: Place, query: QueryParameters) -> str:
+async def _preview_prune(shown: Inspected, place: ChosenCheckpoint, query: QueryParameters) -> str:
     found = await shown.keep.aprune(place.thread, policy=policy_of(query), kind=place.kind, dry_run=True)
     return f"{_amount(found.checkpoints, found.writes)} would be removed, {format_bytes(found.bytes)}." + (
         " The whole thread would go." if found.dropped else ""
     )
 
 
-async def _answer(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _answer(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     await answer(shown, place, form)
     return Done("thread", place.thread_link)
 
 
-async def _question(shown: Inspected, place: Place, query: QueryParameters) -> str:
+async def _question(shown: Inspected, place: ChosenCheckpoint, query: QueryParameters) -> str:
     view = await shown.keep.ashow(place.thread, kind=place.kind)
     wanted = query.optional("interrupt")
     asked = [stop for stop in stops(view) if stop.status == "interrupted" and wanted in (None, stop.id)]
@@ -187,7 +187,7 @@ async def _question(shown: Inspected, place: Place, query: QueryParameters) -> s
     return "\n".join(question_text(value) or summary(value) for value in values)
 
 
-async def _update(shown: Inspected, place: Place, form: QueryParameters) -> Done:
+async def _update(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
     return _at(place, await update(shown, place, form))
 
 

@@ -8,7 +8,7 @@ from threadkeep.engine.history.conversation import Stop, is_chat, stops
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
-from threadkeep.inspector.inspected import Inspected, Place
+from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import QueryParameters
@@ -44,7 +44,7 @@ def _shown_stop(shown: Inspected, stop: Stop) -> tuple[Stop, str | None, Node]:
     return stop, text, nodes(value, (stop.status,))._replace(is_open=text is None)
 
 
-async def _can_answer(shown: Inspected, place: Place) -> bool:
+async def _can_answer(shown: Inspected, place: ChosenCheckpoint) -> bool:
     """Whether a question of a checkpoint can be answered here: the graph continues from the latest one."""
     if not shown.write or shown.graph is None:
         return False

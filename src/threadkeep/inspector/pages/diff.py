@@ -8,7 +8,7 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.value_diff import ValueChange
 from threadkeep.engine.log.plain import is_message
 from threadkeep.inspector.chat import Message, one_message
-from threadkeep.inspector.inspected import Inspected, Place
+from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 from threadkeep.inspector.json_tree import Node, nodes
 from threadkeep.inspector.query import QueryParameters
 
@@ -63,8 +63,8 @@ def shown_changes(shown: Inspected, changes: tuple[ValueChange, ...]) -> list[Sh
     ]
 
 
-def _place(info: CheckpointInfo) -> Place:
-    return Place(info.thread, info.kind, info.ns, info.id)
+def _place(info: CheckpointInfo) -> ChosenCheckpoint:
+    return ChosenCheckpoint(info.thread, info.kind, info.ns, info.id)
 
 
 def _side(shown: Inspected, path: str, value: Any) -> Node | Message:
