@@ -26,7 +26,7 @@ class Block(NamedTuple):
     value: Any
 
 
-class Call(NamedTuple):
+class CallWithResult(NamedTuple):
     """A call of a tool, and the message with its result, if there is one."""
 
     call: ToolCall
@@ -43,7 +43,7 @@ class Message(NamedTuple):
     id: str | None
     failed: bool
     blocks: tuple[Block, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CallWithResult, ...]
     usage: tuple[int, int] | None
 
 
@@ -83,7 +83,7 @@ def _message(channel: str, messages: list[Any], n: int, results: Mapping[str, in
     calls = []
     for call in conversation.calls_of(message):
         at = results.get(call.id or "")
-        calls.append(Call(call, None if at is None or at <= n else _message(channel, messages, at, {})))
+        calls.append(CallWithResult(call, None if at is None or at <= n else _message(channel, messages, at, {})))
     return Message(
         number=n,
         path=f"{channel}[{n}]",

@@ -26,7 +26,7 @@ class Box(NamedTuple):
     y: int
 
 
-class Line(NamedTuple):
+class DrawnEdge(NamedTuple):
     """Something that went from one box to another: its path, and how wide it is drawn."""
 
     edge: FlowEdge
@@ -39,7 +39,7 @@ class Picture(NamedTuple):
 
     nodes: tuple[Box, ...]
     channels: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[DrawnEdge, ...]
     height: int
 
 
@@ -54,9 +54,9 @@ def picture(flow: Flow) -> Picture:
     for edge in flow.edges:
         width = 1 + (_WIDEST - 1) * edge.count / most
         if edge.kind in _NEXT:
-            lines.append(Line(edge, _arc(nodes[edge.source], nodes[edge.target]), width))
+            lines.append(DrawnEdge(edge, _arc(nodes[edge.source], nodes[edge.target]), width))
         elif edge.kind == "write" and edge.target in channels:
-            lines.append(Line(edge, _curve(nodes[edge.source], channels[edge.target]), width))
+            lines.append(DrawnEdge(edge, _curve(nodes[edge.source], channels[edge.target]), width))
     return Picture(nodes, tuple(channels.values()), tuple(lines), rows * ROW)
 
 

@@ -58,7 +58,7 @@ class Inspected:
         found = await self.keep.athread(thread)
         return found.kind if found is not None else None
 
-    def snippet(self, verb: str, *args: str, **options: Any) -> Snippet:
+    def snippet(self, verb: str, *args: str, **options: Any) -> CodeSnippet:
         """Return the call of a verb as Python and as a command. Their arguments have the same names and order.
 
         A list is an option that is repeated, a dict one with KEY=VALUE.
@@ -73,7 +73,7 @@ class Inspected:
         flags += ["--url", self.name] if self.url is not None else []
         flags += ["--tenant", tenant] if tenant else []
         words = [*flags, "--", *args] if any(arg.startswith("-") for arg in args) else [*args, *flags]
-        return Snippet(python, shlex.join(["threadkeep", verb, *words]))
+        return CodeSnippet(python, shlex.join(["threadkeep", verb, *words]))
 
 
 class ChosenCheckpoint(NamedTuple):
@@ -96,7 +96,7 @@ class ChosenCheckpoint(NamedTuple):
         return {"configurable": named | ({"checkpoint_id": self.id} if self.id else {})} if self.kind == GRAPH else None
 
 
-class Snippet(NamedTuple):
+class CodeSnippet(NamedTuple):
     """How to get what a page shows, without it."""
 
     python: str

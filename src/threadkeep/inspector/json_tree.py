@@ -20,7 +20,7 @@ _OPEN_LEVELS, _SHORT = 1, 8
 _TEXT, _SUMMARY = 2_000, 80
 
 
-class Node(NamedTuple):
+class JsonNode(NamedTuple):
     """A value in a tree. `children` is None if it has some that are not here yet; `after` is the number of the next."""
 
     label: str
@@ -28,18 +28,20 @@ class Node(NamedTuple):
     kind: str
     text: str
     length: int = 0
-    children: tuple[Node, ...] | None = ()
+    children: tuple[JsonNode, ...] | None = ()
     after: int = 0
     is_open: bool = False
 
 
-def nodes(value: Any, path: Path, *, start: int = 0, whole: bool = False) -> Node:
+def nodes(value: Any, path: Path, *, start: int = 0, whole: bool = False) -> JsonNode:
     """Return the tree of a value. `start` skips elements at the top; `whole` does not cut its text if it is one."""
     budget = iter(range(_NODES))
     return _node(value, path, budget, level=0, start=start, longest=10**6 if whole else _TEXT)
 
 
-def _node(value: Any, path: Path, budget: Iterator[int], *, level: int, start: int = 0, longest: int = _TEXT) -> Node:
+def _node(
+    value: Any, path: Path, budget: Iterator[int], *, level: int, start: int = 0, longest: int = _TEXT
+) -> JsonNode:
     label, place = (str(path[-1]) if path else "", format_path(path))
     if isinstance(value, (Mapping, list)) and value:
         keys = list(value) if isinstance(value, Mapping) else range(len(value))
@@ -48,15 +50,15 @@ def _node(value: Any, path: Path, budget: Iterator[int], *, level: int, start: i
         count = len(keys)
         after = start + len(chosen) if start + len(chosen) < count else 0
         if level >= _DEEPEST or (level and next(budget, None) is None):
-            return Node(label, place, kind, summary(value), count, None)
+            return JsonNode(label, place, kind, summary(value), count, None)
         children = tuple(_node(value[key], (*path, key), budget, level=level + 1) for key in chosen)
         is_open = level < _OPEN_LEVELS or (count <= _SHORT and level < _OPEN_LEVELS + 1)
-        return Node(label, place, kind, summary(value), count, children, after, is_open)
+        return JsonNode(label, place, kind, summary(value), count, children, after, is_open)
     if isinstance(value, str):
         cut = value if len(value) <= longest else value[:longest]
-        return Node(label, place, "string", cut, len(value), (), len(cut) if len(cut) < len(value) else 0)
+        return JsonNode(label, place, "string", cut, len(value), (), len(cut) if len(cut) < len(value) else 0)
     kind = "number" if type(value) in (int, float) else "constant"
-    return Node(label, place, kind, json.dumps(value, default=str))
+    return JsonNode(label, place, kind, json.dumps(value, default=str))
 
 
 def summary(value: Any) -> str:

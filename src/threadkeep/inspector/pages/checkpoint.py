@@ -9,7 +9,7 @@ from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
 from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
-from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.json_tree import JsonNode, nodes
 from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import QueryParameters
 
@@ -37,7 +37,7 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     }
 
 
-def _shown_stop(shown: Inspected, stop: Stop) -> tuple[Stop, str | None, Node]:
+def _shown_stop(shown: Inspected, stop: Stop) -> tuple[Stop, str | None, JsonNode]:
     """A stop with its text for people, if it has one, and its value, which is folded then."""
     value = shown.redaction.value(stop.value)
     text = question_text(value)
@@ -57,7 +57,7 @@ def chats(values: dict[str, Any], end: int | None = None) -> list[Chat]:
     return [chat(name, value, end) for name, value in values.items() if not is_internal(name) and is_chat(value)]
 
 
-def _trees(values: dict[str, Any], *, is_wanted: Any) -> list[Node]:
+def _trees(values: dict[str, Any], *, is_wanted: Any) -> list[JsonNode]:
     return [nodes(value, (name,)) for name, value in values.items() if is_wanted(name)]
 
 

@@ -9,7 +9,7 @@ from threadkeep.engine.history.value_diff import ValueChange
 from threadkeep.engine.log.plain import is_message
 from threadkeep.inspector.chat import Message, one_message
 from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
-from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.json_tree import JsonNode, nodes
 from threadkeep.inspector.query import QueryParameters
 
 
@@ -17,8 +17,8 @@ class ShownChange(NamedTuple):
     """A change of a value, with both sides as messages or as trees; None where there is none."""
 
     change: ValueChange
-    before: Node | Message | None
-    after: Node | Message | None
+    before: JsonNode | Message | None
+    after: JsonNode | Message | None
 
 
 async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
@@ -67,6 +67,6 @@ def _place(info: CheckpointInfo) -> ChosenCheckpoint:
     return ChosenCheckpoint(info.thread, info.kind, info.ns, info.id)
 
 
-def _side(shown: Inspected, path: str, value: Any) -> Node | Message:
+def _side(shown: Inspected, path: str, value: Any) -> JsonNode | Message:
     value = shown.redaction.value(value)
     return one_message(path, value) if is_message(value) else nodes(value, ())

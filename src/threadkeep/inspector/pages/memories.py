@@ -10,26 +10,26 @@ from starlette.concurrency import run_in_threadpool
 
 from threadkeep.adapters.langgraph_store import StoredMemory
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.json_tree import JsonNode, nodes
 from threadkeep.inspector.query import QueryParameters
 
 _SLICE = 50
 _NAMESPACES = 1000
 
 
-class Branch(NamedTuple):
+class NamespaceNode(NamedTuple):
     """A segment of namespaces: the prefix that ends with it, whether memories are right in it, and what is below."""
 
     prefix: tuple[str, ...]
     is_namespace: bool
-    below: tuple[Branch, ...]
+    below: tuple[NamespaceNode, ...]
 
 
 class ShownMemory(NamedTuple):
     """A memory, its value as a tree, and how many seconds it has left to live; None if it lives on."""
 
     memory: StoredMemory
-    value: Node
+    value: JsonNode
     left: float | None
 
 
@@ -57,7 +57,7 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     }
 
 
-def _branches(namespaces: Sequence[tuple[str, ...]], prefix: tuple[str, ...]) -> tuple[Branch, ...]:
+def _branches(namespaces: Sequence[tuple[str, ...]], prefix: tuple[str, ...]) -> tuple[NamespaceNode, ...]:
     """The segments that follow a prefix."""
     depth = len(prefix)
     below: dict[str, list[tuple[str, ...]]] = {}
@@ -65,7 +65,7 @@ def _branches(namespaces: Sequence[tuple[str, ...]], prefix: tuple[str, ...]) ->
         if len(namespace) > depth:
             below.setdefault(namespace[depth], []).append(namespace)
     return tuple(
-        Branch((*prefix, name), (*prefix, name) in found, _branches(found, (*prefix, name)))
+        NamespaceNode((*prefix, name), (*prefix, name) in found, _branches(found, (*prefix, name)))
         for name, found in below.items()
     )
 

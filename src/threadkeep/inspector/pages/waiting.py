@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from threadkeep import AnswerOption, WaitingThread
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.json_tree import Node, nodes
+from threadkeep.inspector.json_tree import JsonNode, nodes
 from threadkeep.inspector.query import QueryParameters
 
 _MOST = 25
@@ -20,7 +20,7 @@ class ShownQuestion(NamedTuple):
 
     waiting: WaitingThread
     text: str | None
-    value: Node | None
+    value: JsonNode | None
     answers: tuple[ShownAnswer, ...]
 
 
