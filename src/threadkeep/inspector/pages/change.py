@@ -16,14 +16,14 @@ from threadkeep.inspector.rendering import counted
 from threadkeep.jobs.byte_counts import format_bytes
 
 
-class Done(NamedTuple):
+class ResultPage(NamedTuple):
     """The page that shows the result of a change."""
 
     page: str
     parameters: dict[str, Any]
 
 
-class Field(NamedTuple):
+class FormField(NamedTuple):
     """A field of a form. `kind` is `text`, `number`, `lines` or `check`."""
 
     name: str
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     help: str = ""
 
 
-class Change(NamedTuple):
+class ThreadChange(NamedTuple):
     """A change of a thread: what it is called, what it does, what it asks for, and how it is made.
 
     `preview` returns what it would do, `preset` what the fields say at first. `needs_graph` means that the graph itself
@@ -41,8 +41,8 @@ class Change(NamedTuple):
 
     title: str
     text: str
-    fields: tuple[Field, ...]
-    make: Callable[[Inspected, ChosenCheckpoint, QueryParameters], Awaitable[Done]]
+    fields: tuple[FormField, ...]
+    make: Callable[[Inspected, ChosenCheckpoint, QueryParameters], Awaitable[ResultPage]]
     preview: Callable[[Inspected, ChosenCheckpoint, QueryParameters], Awaitable[str]] | None = None
     preset: Callable[[Inspected, ChosenCheckpoint], Awaitable[dict[str, str]]] | None = None
     destroys: bool = False
@@ -63,14 +63,14 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     }
 
 
-async def make(shown: Inspected, form: QueryParameters) -> Done:
+async def make(shown: Inspected, form: QueryParameters) -> ResultPage:
     """Make the change that a form describes."""
     name, change = _chosen(shown, form)
     done = await change.make(shown, await shown.place(form), form)
     return done._replace(parameters=done.parameters | {"done": name})
 
 
-def _chosen(shown: Inspected, query: QueryParameters) -> tuple[str, Change]:
+def _chosen(shown: Inspected, query: QueryParameters) -> tuple[str, ThreadChange]:
     name = query.required("action")
     if name not in CHANGES:
         raise ValueError(f"action must be one of {', '.join(CHANGES)}, not {name!r}")
@@ -83,19 +83,19 @@ def _amount(checkpoints: int, writes: int) -> str:
     return f"{counted(checkpoints, 'checkpoint')} and {counted(writes, 'write')}"
 
 
-def _at(place: ChosenCheckpoint, id: str | None) -> Done:
-    return Done("thread", place.thread_link | {"ns": place.ns, "id": id})
+def _at(place: ChosenCheckpoint, id: str | None) -> ResultPage:
+    return ResultPage("thread", place.thread_link | {"ns": place.ns, "id": id})
 
 
 def _checkpoint(place: ChosenCheckpoint) -> str:
     return place.id or "latest"
 
 
-async def _describe(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _describe(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     labels = [label for each in form.text("labels").split(",") if (label := each.strip())]
     title, archived = form.optional("title"), form.flag("archived")
     await shown.keep.adescribe(place.thread, title=title, labels=labels, archived=archived, kind=place.kind)
-    return Done("thread", place.thread_link)
+    return ResultPage("thread", place.thread_link)
 
 
 async def _described(shown: Inspected, place: ChosenCheckpoint) -> dict[str, str]:
@@ -105,18 +105,18 @@ async def _described(shown: Inspected, place: ChosenCheckpoint) -> dict[str, str
     return {"title": info.title or "", "labels": ", ".join(info.labels), "archived": "1" if info.archived else ""}
 
 
-async def _tag(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _tag(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     tag = form.optional("tag")
     return _at(place, await shown.keep.atag(place.thread, _checkpoint(place), tag, ns=place.ns, kind=place.kind))
 
 
-async def _fork(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _fork(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     to = form.optional("to")
     made = await shown.keep.afork(place.thread, place.id, to=to, ns=place.ns, kind=place.kind)
-    return Done("thread", {"thread": made.thread, "kind": made.kind, "ns": made.ns, "id": made.id})
+    return ResultPage("thread", {"thread": made.thread, "kind": made.kind, "ns": made.ns, "id": made.id})
 
 
-async def _roll_back(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
+async def _roll_back(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> ResultPage:
     made = await shown.keep.arollback(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
     return _at(place, made.id)
 
@@ -126,15 +126,15 @@ async def _preview_roll_back(shown: Inspected, place: ChosenCheckpoint, _query: 
     return f"A new branch from checkpoint {made.forked_from} would become the latest. Nothing is removed."
 
 
-async def _name_branch(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _name_branch(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     name = form.optional("name")
     await shown.keep.aname_branch(place.thread, _checkpoint(place), name, ns=place.ns, kind=place.kind)
-    return Done("branches", place.thread_link | {"ns": place.ns})
+    return ResultPage("branches", place.thread_link | {"ns": place.ns})
 
 
-async def _delete_branch(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
+async def _delete_branch(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> ResultPage:
     await shown.keep.adelete_branch(place.thread, _checkpoint(place), ns=place.ns, kind=place.kind)
-    return Done("branches", place.thread_link | {"ns": place.ns})
+    return ResultPage("branches", place.thread_link | {"ns": place.ns})
 
 
 async def _preview_delete_branch(shown: Inspected, place: ChosenCheckpoint, _query: QueryParameters) -> str:
@@ -144,15 +144,15 @@ async def _preview_delete_branch(shown: Inspected, place: ChosenCheckpoint, _que
     return f"{counted(len(found.checkpoints), 'checkpoint')} would be removed."
 
 
-async def _copy(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _copy(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     to = form.required("to")
     await shown.keep.acopy(place.thread, to, kind=place.kind)
-    return Done("thread", {"thread": to, "kind": place.kind})
+    return ResultPage("thread", {"thread": to, "kind": place.kind})
 
 
-async def _delete(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> Done:
+async def _delete(shown: Inspected, place: ChosenCheckpoint, _form: QueryParameters) -> ResultPage:
     await shown.keep.adelete(place.thread, kind=place.kind)
-    return Done("", {})
+    return ResultPage("", {})
 
 
 async def _preview_delete(shown: Inspected, place: ChosenCheckpoint, _query: QueryParameters) -> str:
@@ -160,9 +160,9 @@ async def _preview_delete(shown: Inspected, place: ChosenCheckpoint, _query: Que
     return f"{_amount(info.checkpoints, info.writes)} would be removed." if info else "It is gone."
 
 
-async def _prune(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _prune(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     await shown.keep.aprune(place.thread, policy=policy_of(form), kind=place.kind)
-    return Done("thread", place.thread_link)
+    return ResultPage("thread", place.thread_link)
 
 
 async def _preview_prune(shown: Inspected, place: ChosenCheckpoint, query: QueryParameters) -> str:
@@ -172,9 +172,9 @@ async def _preview_prune(shown: Inspected, place: ChosenCheckpoint, query: Query
     )
 
 
-async def _answer(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _answer(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     await answer(shown, place, form)
-    return Done("thread", place.thread_link)
+    return ResultPage("thread", place.thread_link)
 
 
 async def _question(shown: Inspected, place: ChosenCheckpoint, query: QueryParameters) -> str:
@@ -187,48 +187,48 @@ async def _question(shown: Inspected, place: ChosenCheckpoint, query: QueryParam
     return "\n".join(question_text(value) or summary(value) for value in values)
 
 
-async def _update(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> Done:
+async def _update(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
     return _at(place, await update(shown, place, form))
 
 
 CHANGES = {
-    "describe": Change(
+    "describe": ThreadChange(
         "Describe the thread",
         "Give it a title and labels, or mark it as archived. What agents store does not change.",
         (
-            Field("title", "Title", help="Leave it empty for the first message."),
-            Field("labels", "Labels", help="Separated by commas."),
-            Field("archived", "Archived", "check"),
+            FormField("title", "Title", help="Leave it empty for the first message."),
+            FormField("labels", "Labels", help="Separated by commas."),
+            FormField("archived", "Archived", "check"),
         ),
         _describe,
         preset=_described,
     ),
-    "tag": Change(
+    "tag": ThreadChange(
         "Tag",
         "A tag is a name in the metadata of a checkpoint. Retention policies keep tagged checkpoints.",
-        (Field("tag", "Tag", help="Leave it empty to remove the tag."),),
+        (FormField("tag", "Tag", help="Leave it empty to remove the tag."),),
         _tag,
     ),
-    "fork": Change(
+    "fork": ThreadChange(
         "Fork from here",
         "Add a branch that starts with the state of this checkpoint, or a new thread.",
-        (Field("to", "Id of the new thread", help="Leave it empty for a branch in this thread."),),
+        (FormField("to", "Id of the new thread", help="Leave it empty for a branch in this thread."),),
         _fork,
     ),
-    "rollback": Change(
+    "rollback": ThreadChange(
         "Roll back to here",
         "Go back to this checkpoint: its state becomes the latest, as a new branch. The old branch stays.",
         (),
         _roll_back,
         _preview_roll_back,
     ),
-    "name_branch": Change(
+    "name_branch": ThreadChange(
         "Name the branch",
         "A name is metadata of the newest checkpoint of a branch, and stays with it when the branch grows.",
-        (Field("name", "Name", help="Leave it empty to remove the name."),),
+        (FormField("name", "Name", help="Leave it empty to remove the name."),),
         _name_branch,
     ),
-    "delete_branch": Change(
+    "delete_branch": ThreadChange(
         "Delete the branch",
         "Remove the checkpoints that only this branch has.",
         (),
@@ -236,43 +236,43 @@ CHANGES = {
         _preview_delete_branch,
         destroys=True,
     ),
-    "copy": Change(
+    "copy": ThreadChange(
         "Copy the thread",
         "Copy the thread with all its checkpoints. The copy is independent of it.",
-        (Field("to", "Id of the copy"),),
+        (FormField("to", "Id of the copy"),),
         _copy,
     ),
-    "prune": Change(
+    "prune": ThreadChange(
         "Prune the thread",
         "Remove the checkpoints that these rules do not keep; without a rule, all but the latest of each namespace.",
         (
-            Field("keep_last", "Keep the last", "number", "How many checkpoints of each namespace."),
-            Field("keep_for", "Keep for", help="Such as 30d or 12h."),
+            FormField("keep_last", "Keep the last", "number", "How many checkpoints of each namespace."),
+            FormField("keep_for", "Keep for", help="Such as 30d or 12h."),
         ),
         _prune,
         _preview_prune,
         destroys=True,
     ),
-    "delete": Change(
+    "delete": ThreadChange(
         "Delete the thread", "Remove the thread with everything in it.", (), _delete, _preview_delete, destroys=True
     ),
-    "answer": Change(
+    "answer": ThreadChange(
         "Answer",
         "Resume the thread with an answer: the graph continues in this process, and may call models and tools.",
         (
-            Field("value", "Answer", "lines", "JSON, or text."),
-            Field("interrupt", "Interrupt", help="Its id, if several wait."),
+            FormField("value", "Answer", "lines", "JSON, or text."),
+            FormField("interrupt", "Interrupt", help="Its id, if several wait."),
         ),
         _answer,
         _question,
         needs_graph=True,
     ),
-    "update": Change(
+    "update": ThreadChange(
         "Update the state",
         "Add a checkpoint with these values, as if a node had returned them.",
         (
-            Field("value", "Values", "lines", "A JSON object."),
-            Field("node", "As node", help="Leave it empty if it is clear."),
+            FormField("value", "Values", "lines", "A JSON object."),
+            FormField("node", "As node", help="Leave it empty if it is clear."),
         ),
         _update,
         needs_graph=True,
