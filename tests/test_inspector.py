@@ -21,7 +21,7 @@ from inspectors import HOST, always, client, page
 from threadkeep.inspector import app, time_axis
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.inspected import Inspected
-from threadkeep.inspector.redaction import HIDDEN, Redaction
+from threadkeep.inspector.redaction import HIDDEN, HiddenPattern
 
 ADA = {"thread": "support/ada", "kind": "graph"}
 
@@ -342,7 +342,7 @@ async def test_a_tree_is_read_again_when_its_thread_has_changed(keep: threadkeep
 
 
 async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.Keep) -> None:
-    shown = Inspected(filled, redaction=Redaction(r"sk-demo-\w+|LAMP-\d|Ada"))
+    shown = Inspected(filled, redaction=HiddenPattern(r"sk-demo-\w+|LAMP-\d|Ada"))
     site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
     linus = {"thread": "support/linus", "kind": "graph"}
     for path, query in (

@@ -78,12 +78,12 @@ def inspect(
     try:
         from threadkeep.inspector.graphs import load_graph  # noqa: PLC0415 - the inspector is an extra
         from threadkeep.inspector.inspected import USER_KEYS, Inspected  # noqa: PLC0415
-        from threadkeep.inspector.redaction import Redaction  # noqa: PLC0415
+        from threadkeep.inspector.redaction import HiddenPattern  # noqa: PLC0415
         from threadkeep.inspector.serve import listen  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(f'inspect needs {error.name}: pip install "threadkeep[inspect]"') from error
     url = as_url(storage or url)
-    redaction = Redaction(redact)
+    redaction = HiddenPattern(redact)
     with _opened(url, tenant, write=write) as (keep, foreign):
         shown = Inspected(
             keep,

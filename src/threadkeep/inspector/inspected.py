@@ -13,7 +13,7 @@ from threadkeep.engine.identity import GRAPH, Kind
 from threadkeep.errors import without_passwords
 from threadkeep.inspector.foreign import ForeignStorage
 from threadkeep.inspector.query import QueryParameters, json_or_text
-from threadkeep.inspector.redaction import Redaction
+from threadkeep.inspector.redaction import HiddenPattern
 from threadkeep.inspector.trees import Trees
 
 USER_KEYS = ("user_id", "user")
@@ -30,7 +30,7 @@ class Inspected:
     keep: Keep
     url: str | None = None
     write: bool = False
-    redaction: Redaction = field(default_factory=Redaction)
+    redaction: HiddenPattern = field(default_factory=HiddenPattern)
     graph: Any = None
     foreign: ForeignStorage | None = None
     user_keys: tuple[str, ...] = USER_KEYS

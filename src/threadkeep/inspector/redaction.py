@@ -9,7 +9,7 @@ from typing import Any
 HIDDEN = "▇▇▇"
 
 
-class Redaction:
+class HiddenPattern:
     """Replaces what a regular expression matches; nothing if there is none. ValueError if it is not one."""
 
     def __init__(self, pattern: str | None = None) -> None:

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from threadkeep.inspector.redaction import Redaction
+from threadkeep.inspector.redaction import HiddenPattern
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.version import VERSION
 
@@ -43,7 +43,7 @@ class Links:
         return self(f"static/{name}", v=VERSION)
 
 
-def environment(redaction: Redaction) -> Environment:
+def environment(redaction: HiddenPattern) -> Environment:
     """Return the environment of the templates. Everything is escaped, and what `redaction` matches is hidden."""
 
     def finalize(value: Any) -> Any:
