@@ -18,7 +18,7 @@ from encrypted_keeps import BOTH, KEYS, NEXT
 from forged_values import Forged, Forger, ext, packed
 from threadkeep import errors
 from threadkeep.engine.cache import cache_tenant
-from threadkeep.engine.health.requests import InspectMemories, StoredMemory
+from threadkeep.engine.health.requests import InspectedMemory, InspectMemories
 from threadkeep.engine.identity import CACHE, RESERVED_TENANTS
 from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 from threadkeep.engine.tenants.requests import ListDataKeys, LoadTenant
@@ -35,9 +35,9 @@ def keep(url: str) -> Iterator[threadkeep.Keep]:
         yield opened
 
 
-def stored_entries(keep: threadkeep.Keep, tenant: str = "") -> tuple[StoredMemory, ...]:
+def stored_entries(keep: threadkeep.Keep, tenant: str = "") -> tuple[InspectedMemory, ...]:
     """Return the entries of a tenant's cache as they are stored, expired ones too."""
-    found: list[StoredMemory] = []
+    found: list[InspectedMemory] = []
     after = None
     while True:
         page = keep._session.transport.execute(InspectMemories(cache_tenant(tenant), 1000, after))

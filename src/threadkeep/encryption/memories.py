@@ -23,7 +23,7 @@ from threadkeep.encryption.memory_lists import HiddenLists
 from threadkeep.encryption.memory_rows import VECTOR_OVERHEAD, MemoryCipher
 from threadkeep.encryption.partition_keys import DataKeys
 from threadkeep.encryption.tenant_key import ENCRYPTING, TenantKey
-from threadkeep.engine.health.requests import WRONG_WORDS, InspectMemories, StoredMemory, StoredMemoryPage
+from threadkeep.engine.health.requests import WRONG_WORDS, InspectedMemory, InspectedMemoryPage, InspectMemories
 from threadkeep.engine.memories.checksums import damaged_memory, memory_name
 from threadkeep.engine.memories.filters import EVERYTHING, matches
 from threadkeep.engine.memories.json_text import load
@@ -285,20 +285,20 @@ class MemoryTranslation:
 
     # --- verify and erase
 
-    def _inspect_memories(self, request: InspectMemories) -> StoredMemoryPage:
-        page: StoredMemoryPage = self._execute(request)
+    def _inspect_memories(self, request: InspectMemories) -> InspectedMemoryPage:
+        page: InspectedMemoryPage = self._execute(request)
         partitions = {real.namespace[0] for each in page.memories if (real := self._try_real_key(each))}
         keys = self._keys.intact(partitions)
         return page._replace(memories=tuple([self._inspected(memory, keys) for memory in page.memories]))
 
-    def _try_real_key(self, memory: StoredMemory) -> MemoryKey | None:
+    def _try_real_key(self, memory: InspectedMemory) -> MemoryKey | None:
         """Return the key of a stored memory; None if it has none, or if it is not hidden but should be."""
         try:
             return None if memory.key is None else self._cipher.real_key(memory.key)
         except Corrupt:
             return None
 
-    def _inspected(self, memory: StoredMemory, keys: Mapping[str, DataKey]) -> StoredMemory:
+    def _inspected(self, memory: InspectedMemory, keys: Mapping[str, DataKey]) -> InspectedMemory:
         """Return a memory as it is stored, opened, with what is wrong with it."""
         real, row, problems = self._try_real_key(memory), memory.row, list(memory.problems)
         if memory.key is None or (self._is_mixed and (real is None if row is None else not is_sealed(row.value))):
@@ -373,7 +373,7 @@ class MemoryTranslation:
 
     def _page_before(self, before: MemoryTranslation, after: Any) -> _PageToSeal:
         """Return the memories of a page that are sealed with other keys."""
-        page: StoredMemoryPage = self._execute(InspectMemories(self._tenant, _PAGE, after, with_words=True))
+        page: InspectedMemoryPage = self._execute(InspectMemories(self._tenant, _PAGE, after, with_words=True))
         found: list[tuple[MemoryRow, NewMemory]] = []
         for memory in page.memories:
             if self._is_own(memory):
@@ -385,7 +385,7 @@ class MemoryTranslation:
             found.append((memory.row, NewMemory(opened.row, _in_order(opened.vectors), before._real_words(opened))))
         return page.cursor, found
 
-    def _is_own(self, memory: StoredMemory) -> bool:
+    def _is_own(self, memory: InspectedMemory) -> bool:
         """Return whether a memory is sealed with these keys."""
         real = self._try_real_key(memory)
         if real is None or memory.row is None:
@@ -396,7 +396,7 @@ class MemoryTranslation:
             return False
         return True
 
-    def _real_words(self, memory: StoredMemory) -> str:
+    def _real_words(self, memory: InspectedMemory) -> str:
         """Return the marked words of a memory, which are in its value, from their digests in the index."""
         if not memory.words or memory.row is None:
             return ""
@@ -416,7 +416,7 @@ class MemoryTranslation:
         SQLite reads the words of a memory slowly, so they are computed from its value, if they have the same checksum.
         """
         request = InspectMemories(self._tenant, _PAGE, after)
-        page: StoredMemoryPage = self._execute(request)
+        page: InspectedMemoryPage = self._execute(request)
         plain = list(self._plain_memories(page))
         if any(marked is None for _, marked in plain):
             page = self._execute(request._replace(with_words=True))
@@ -428,7 +428,7 @@ class MemoryTranslation:
         ]
         return page.cursor, found
 
-    def _plain_memories(self, page: StoredMemoryPage) -> Iterator[tuple[StoredMemory, str | None]]:
+    def _plain_memories(self, page: InspectedMemoryPage) -> Iterator[tuple[InspectedMemory, str | None]]:
         """Yield the plain memories of a page, each with its words; None if they are not known."""
         for memory in page.memories:
             row = memory.row
@@ -445,7 +445,7 @@ class MemoryTranslation:
         return self._keys.rewrap()
 
 
-def _name_of(memory: StoredMemory) -> str:
+def _name_of(memory: InspectedMemory) -> str:
     return memory_name(*memory.key) if memory.key is not None else f"memory number {memory.number}"
 
 

@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection
 from hashlib import blake2b
 
-from threadkeep.engine.health.requests import InspectMemories, StoredMemoryPage
+from threadkeep.engine.health.requests import InspectedMemoryPage, InspectMemories
 from threadkeep.engine.identity import CACHE
 from threadkeep.engine.log.itemlog import CHUNK, seal, unseal
 from threadkeep.engine.memories.checksums import damaged_memory
@@ -64,7 +64,7 @@ async def clear(tenant: str) -> None:
     """Delete all entries, damaged ones too. Two round trips for each 100."""
     after, cache = None, cache_tenant(tenant)
     while True:
-        page: StoredMemoryPage = await InspectMemories(cache, _PAGE, after)
+        page: InspectedMemoryPage = await InspectMemories(cache, _PAGE, after)
         keys = tuple([memory.key for memory in page.memories if memory.key is not None])
         if keys:
             await WriteMemories(cache, (), keys, _ALWAYS)

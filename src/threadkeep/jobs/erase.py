@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from threadkeep.clock import now_us
-from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMemories, InspectThread, StoredMemory
+from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectedMemory, InspectMemories, InspectThread
 from threadkeep.engine.identity import CUBE, GRAPH, Kind, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
@@ -269,7 +269,7 @@ def _erase_inspected(session: Session, namespace: Namespace, erased: _ErasedMemo
             return
 
 
-def _is_found_by_key(session: Session, memory: StoredMemory) -> bool:
+def _is_found_by_key(session: Session, memory: InspectedMemory) -> bool:
     """Whether the key of a stored memory can be read and leads to it, so that its namespace is known."""
     return memory.key is not None and memory.number == memory_number(session.tenant, memory.key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from threadkeep.engine.health.requests import InspectMemories, StoredMemory
+from threadkeep.engine.health.requests import InspectedMemory, InspectMemories
 from threadkeep.engine.requests import ListThreads
 from threadkeep.plan import Request
 from threadkeep.tenants.quota import memory_bytes
@@ -55,5 +55,5 @@ def _memories(execute: Execute, tenant: str) -> tuple[int, int]:
             return count, total
 
 
-def _size(memory: StoredMemory) -> int:
+def _size(memory: InspectedMemory) -> int:
     return sum(map(len, memory.vectors.values())) + (memory_bytes(memory.row) if memory.row is not None else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from threadkeep.engine.health.requests import InspectMemories, ListStoredThreads, StoredMemoryPage
+from threadkeep.engine.health.requests import InspectedMemoryPage, InspectMemories, ListStoredThreads
 from threadkeep.engine.health.verify import memory_problems, stored_thread_key
 from threadkeep.engine.identity import CUBE, GRAPH, Kind, ThreadKey, as_id, as_ids, to_bytes
 from threadkeep.engine.memories.json_text import load
@@ -217,7 +217,7 @@ class _StoredMemories:
         partitions: dict[str, list[MemoryKey]] = {}
         damage = list(page.problems)
         for memory in page.memories:
-            problems = [each.message for each in memory_problems(StoredMemoryPage((memory,)), None)]
+            problems = [each.message for each in memory_problems(InspectedMemoryPage((memory,)), None)]
             if problems and memory.key not in self._named:
                 damage += problems
             if memory.key is not None and problems:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from threadkeep.engine.health.requests import (
     CleanFiles,
     FilesState,
+    InspectedMemory,
+    InspectedMemoryPage,
     InspectMemories,
-    StoredMemory,
-    StoredMemoryPage,
 )
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import (
@@ -238,12 +238,12 @@ class InMemoryMemories:
         ]
         return (*changed, *request.deleted_partitions(memories.versions))
 
-    def _inspect_memories(self, request: InspectMemories) -> StoredMemoryPage:
+    def _inspect_memories(self, request: InspectMemories) -> InspectedMemoryPage:
         """Return all memories in one page."""
         memories = self._of(request.tenant)
         found = (_stored_memory(memories, request.tenant, key, memory) for key, memory in memories.rows.items())
         lost = memories.checksums.keys() - memories.rows.keys()
-        return StoredMemoryPage(
+        return InspectedMemoryPage(
             tuple(found), problems=tuple(f"{memory_name(*key)} is gone, but its checksum is left" for key in lost)
         )
 
@@ -273,7 +273,7 @@ def _has_damaged_times(memories: _Tenant, key: MemoryKey) -> bool:
     return memories.checksums[key].times != sum_of_times(row.created, row.updated, row.expires)
 
 
-def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMemory) -> StoredMemory:
+def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMemory) -> InspectedMemory:
     number = memory_number(tenant, key)
     problems = [] if memories.numbers.get(number) == key else ["it has the number of another memory"]
     row = None
@@ -285,7 +285,7 @@ def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMe
     words = mark(memories.word_counts.get(key, {}))
     count = len(memories.checksums[key].vectors)
     vectors = dict(enumerate(memory.vectors))
-    return StoredMemory(number, key, row, vectors, count, tuple(problems), words_check(memory.words), words)
+    return InspectedMemory(number, key, row, vectors, count, tuple(problems), words_check(memory.words), words)
 
 
 def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:

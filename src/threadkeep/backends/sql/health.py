@@ -13,14 +13,14 @@ from threadkeep.engine.health.requests import (
     MEMORY,
     WRONG_WORDS,
     CleanFiles,
+    InspectedMemory,
+    InspectedMemoryPage,
     InspectedThread,
     InspectMemories,
     InspectThread,
     IntegrityCheck,
     IntegrityProblem,
     ListStoredThreads,
-    StoredMemory,
-    StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
     fixed_columns,
@@ -131,12 +131,12 @@ def _locate_write(row: Row) -> UnreadableRow:
     return UnreadableRow("", decode_lossy(row[0]), decode_lossy(row[1]), task)
 
 
-def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryPage:
+def _inspect_memories(db: SqlContext, request: InspectMemories) -> InspectedMemoryPage:
     """Return a page of memories by number."""
     after = request.after if request.after is not None else _BEFORE_ALL
     rows = db.rows("inspect-memories", tenant=to_bytes(request.tenant), after=after, limit=request.limit)
     if not rows:
-        return StoredMemoryPage(())
+        return InspectedMemoryPage(())
     last = rows[-1][0]
     vectors: dict[int, list[Row]] = {}
     for row in db.rows("inspect-vectors", tenant=to_bytes(request.tenant), after=after, last=last):
@@ -146,10 +146,10 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
         scope = {"tenant": to_bytes(request.tenant), "after": after, "last": last}
         words: dict[int, str] = dict(db.rows("inspect-words-of-tenant", **scope))
         found = [each._replace(words=" ".join(sorted(words.get(each.number, "").split(" ")))) for each in found]
-    return StoredMemoryPage(tuple(found), last if len(rows) >= request.limit else None)
+    return InspectedMemoryPage(tuple(found), last if len(rows) >= request.limit else None)
 
 
-def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> StoredMemory:
+def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> InspectedMemory:
     number, part, *stored, check, words = row
     problems, read, count = list[str](), None, None
     try:
@@ -160,7 +160,7 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
                 f"tk_memories where memory = {number}"
             )
     except MALFORMED_ROW_ERRORS as error:
-        return StoredMemory(number, None, None, {}, None, (f"its namespace or key cannot be read: {error!r}",))
+        return InspectedMemory(number, None, None, {}, None, (f"its namespace or key cannot be read: {error!r}",))
     try:
         read, count = read_memory(tenant, number, *stored), stored[-3]
     except Corrupt as error:
@@ -176,7 +176,7 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
         if not fits or its_part != part:
             problems.append(f"vector {field} has another number of dimensions, namespace or partition")
     marked = db.dialect.marked_words(words)
-    return StoredMemory(number, key, read, read_vectors, count, tuple(problems), check, marked)
+    return InspectedMemory(number, key, read, read_vectors, count, tuple(problems), check, marked)
 
 
 def _check_integrity(db: SqlContext, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:

@@ -15,13 +15,13 @@ from threadkeep.engine.health.requests import (
     CompactStorage,
     FilesState,
     FixedColumns,
+    InspectedMemory,
+    InspectedMemoryPage,
     InspectedThread,
     InspectMemories,
     InspectThread,
     IntegrityCheck,
     ListStoredThreads,
-    StoredMemory,
-    StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
     read_each_row,
@@ -129,21 +129,21 @@ class ValkeyHealth:
 
     # --- memories
 
-    def _inspect_memories(self, executor: CallExecutor, request: InspectMemories) -> StoredMemoryPage:
+    def _inspect_memories(self, executor: CallExecutor, request: InspectMemories) -> InspectedMemoryPage:
         """Return one partition as a page."""
         parts = sorted(self._memories.parts(executor, request.tenant), key=lambda part: part.name)
         left = [part for part in parts if request.after is None or part.name > request.after]
         if not left:
-            return StoredMemoryPage(())
+            return InspectedMemoryPage(())
         found, problems = self._inspect_partition(executor, request.tenant, left[0])
         for _ in range(_RETRIES):
             if problems or any(map(_seems_damaged, found)):  # read again: a concurrent change looks like damage
                 found, problems = self._inspect_partition(executor, request.tenant, left[0])
-        return StoredMemoryPage(tuple(found), left[0].name if left[1:] else None, tuple(problems))
+        return InspectedMemoryPage(tuple(found), left[0].name if left[1:] else None, tuple(problems))
 
     def _inspect_partition(
         self, executor: CallExecutor, tenant: str, part: memories.PartitionKeys
-    ) -> tuple[list[StoredMemory], list[str]]:
+    ) -> tuple[list[InspectedMemory], list[str]]:
         """Return the memories of a partition, and what is wrong with its sets. The keys are not read at one moment."""
         hashed, expiry, namespaces, times, vectors, changes, words, _ = part.keys
         hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors, words)]
@@ -268,7 +268,7 @@ def _member_problems(numbers: set[bytes], sets: Mapping[str, Mapping[bytes, Any]
 
 
 def _score_problems(
-    memory: StoredMemory,
+    memory: InspectedMemory,
     timed: Mapping[bytes, float],
     spaces: Mapping[bytes, bytes],
     expiring: Mapping[bytes, float],
@@ -301,7 +301,7 @@ def _scores(members: Sequence[bytes]) -> dict[bytes, float]:
 
 def _stored_memory(
     tenant: str, name: bytes, stored: bytes, vectors: Iterable[tuple[bytes, bytes]], words: bytes | None
-) -> StoredMemory:
+) -> InspectedMemory:
     """Read a memory, its vectors, which are fields and values of the hash of vectors, and its words."""
     problems, own = list[str](), dict[int, bytes]()
     for pair in vectors:
@@ -318,18 +318,18 @@ def _stored_memory(
         problems.append("its words have the key of another memory")
     count, check = int(stored.split(b",")[3]), memories.stored_words_check(stored)
     number = memories.parse_number(name)
-    return StoredMemory(number, row.memory_key, row, own, count, tuple(problems), check, _read_words(words))
+    return InspectedMemory(number, row.memory_key, row, own, count, tuple(problems), check, _read_words(words))
 
 
-def _damaged_memory(name: bytes, stored: bytes, problems: tuple[str, ...]) -> StoredMemory:
+def _damaged_memory(name: bytes, stored: bytes, problems: tuple[str, ...]) -> InspectedMemory:
     """Return a memory that is damaged, with its key if that can be read."""
     try:
-        return StoredMemory(memories.parse_number(name), memories.stored_key(stored), None, {}, None, problems)
+        return InspectedMemory(memories.parse_number(name), memories.stored_key(stored), None, {}, None, problems)
     except MALFORMED_ROW_ERRORS:
-        return StoredMemory(0, None, None, {}, None, problems)
+        return InspectedMemory(0, None, None, {}, None, problems)
 
 
-def _seems_damaged(memory: StoredMemory) -> bool:
+def _seems_damaged(memory: InspectedMemory) -> bool:
     return bool(memory.problems) or len(memory.vectors) != memory.vector_count
 
 

@@ -108,7 +108,7 @@ class InspectThread(Request[InspectedThread]):
         return not reply.exists or reply.sealed is not None
 
 
-class StoredMemory(NamedTuple):
+class InspectedMemory(NamedTuple):
     """A memory as it is stored: its key, its row, and its vectors by field.
 
     `key` is None if the key cannot be read, `row` if anything in the row is damaged. `vector_count` is the number
@@ -127,15 +127,15 @@ class StoredMemory(NamedTuple):
     words: str | None = None
 
 
-class StoredMemoryPage(Value):
+class InspectedMemoryPage(Value):
     """A page of memories. `cursor` is the cursor for the next page, None at the end."""
 
-    memories: tuple[StoredMemory, ...]
+    memories: tuple[InspectedMemory, ...]
     cursor: Any = None
     problems: tuple[str, ...] = ()
 
 
-class InspectMemories(Request[StoredMemoryPage]):
+class InspectMemories(Request[InspectedMemoryPage]):
     """Read about `limit` memories of a tenant as they are stored, expired ones included, after the cursor `after`.
 
     SQLite reads the words only if `with_words` is true: it reads the whole index for each page.
@@ -147,7 +147,7 @@ class InspectMemories(Request[StoredMemoryPage]):
     after: Any = None
     with_words: bool = False
 
-    def says_nothing(self, reply: StoredMemoryPage) -> bool:  # noqa: ARG002
+    def says_nothing(self, reply: InspectedMemoryPage) -> bool:  # noqa: ARG002
         """Return True: values are not decoded."""
         return True
 

@@ -16,10 +16,10 @@ from threadkeep.engine.health.requests import (
     INDEX,
     MEMORY,
     WRONG_WORDS,
+    InspectedMemory,
+    InspectedMemoryPage,
     InspectThread,
     IntegrityProblem,
-    StoredMemory,
-    StoredMemoryPage,
 )
 from threadkeep.engine.health.thread_scan import Problem, ThreadScan, scan_thread
 from threadkeep.engine.health.verify_items import check_items
@@ -107,7 +107,7 @@ async def stored_thread_key(tenant: str, id: str, kind: Kind | None) -> ThreadKe
 # --- memories
 
 
-def memory_problems(page: StoredMemoryPage, dims: int | None) -> Iterator[Problem]:
+def memory_problems(page: InspectedMemoryPage, dims: int | None) -> Iterator[Problem]:
     """Check a page of memories. `dims` is the number of dimensions of the store's index, if it has one."""
     for message in page.problems:
         yield Problem(MEMORY, message)
@@ -118,18 +118,18 @@ def memory_problems(page: StoredMemoryPage, dims: int | None) -> Iterator[Proble
             yield Problem(MEMORY, f"{_name(memory)}: {message}")
 
 
-def _name(memory: StoredMemory) -> str:
+def _name(memory: InspectedMemory) -> str:
     return f"memory number {memory.number}" if memory.key is None else memory_name(*memory.key)
 
 
-def _value_problems(memory: StoredMemory) -> Iterator[str]:
+def _value_problems(memory: InspectedMemory) -> Iterator[str]:
     try:
         load(memory.row.value) if memory.row is not None else None
     except (ValueError, RecursionError) as error:
         yield f"its value cannot be decoded: {error}"
 
 
-def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
+def _vector_problems(memory: InspectedMemory, dims: int | None) -> Iterator[str]:
     """Vectors are numbered from 0, consist of whole floats, and have the dimensions of the store's index."""
     count = len(memory.vectors) if memory.vector_count is None else memory.vector_count
     if len(memory.vectors) != count or sorted(memory.vectors) != list(range(len(memory.vectors))):
@@ -143,7 +143,7 @@ def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
         yield f"its vectors have {sizes.pop() // _FLOAT} dimensions, not {dims}"
 
 
-def _word_problems(memory: StoredMemory) -> Iterator[str]:
+def _word_problems(memory: InspectedMemory) -> Iterator[str]:
     """The words in the index are those that the memory was stored with. Older versions stored no checksum of them."""
     if memory.words is not None and memory.words_check not in (None, words_check(memory.words)):
         yield WRONG_WORDS
