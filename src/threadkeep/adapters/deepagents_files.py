@@ -69,7 +69,7 @@ _PAGE, _CONTENTS_AT_ONCE, _DELETED_AT_ONCE = 1000, 50, 250
 _ALL = 10**9
 
 
-class _Path(NamedTuple):
+class _FilePath(NamedTuple):
     """A path as directories and a name. The root is no file."""
 
     directories: tuple[str, ...]
@@ -105,7 +105,7 @@ class KeepFiles(BackendProtocol):
         if not callable(namespace):
             _check_namespace(namespace)
 
-    def _tree(self) -> _Tree:
+    def _tree(self) -> _FileTree:
         """Return the files of the current namespace."""
         namespace = self._namespace
         if callable(namespace):
@@ -114,7 +114,7 @@ class KeepFiles(BackendProtocol):
             except (RuntimeError, KeyError):  # outside of a graph
                 runtime = None
             namespace = namespace(runtime)
-        return _Tree(self._store, _check_namespace(namespace))
+        return _FileTree(self._store, _check_namespace(namespace))
 
     def _read(self, plan: Plan[T]) -> T:
         return self._session.runner.run(plan)
@@ -220,7 +220,7 @@ class KeepFiles(BackendProtocol):
         return await self._aread(lambda: tree.download(paths))
 
 
-class _Tree:
+class _FileTree:
     """The files below a namespace, and the plans that read and change them."""
 
     def __init__(self, store: KeepStore, base: Namespace) -> None:
@@ -234,14 +234,14 @@ class _Tree:
     def _directory(self, kind: str, directories: Iterable[str]) -> Namespace:
         return (*self._base, kind, *map(_escape, directories))
 
-    def _keys(self, path: _Path) -> tuple[MemoryKey, MemoryKey]:
+    def _keys(self, path: _FilePath) -> tuple[MemoryKey, MemoryKey]:
         """Return the keys of a file's info and content."""
         info = MemoryKey((*self._directory(_INFOS, path.directories), _OWN_FILES), path.name)
         return info, MemoryKey((*self._directory(_CONTENTS, path.directories), _OWN_FILES), path.name)
 
     def _file(self, found: FoundMemory) -> _File:
         directories = tuple(map(_unescape, found.row.namespace[len(self._base) + 1 : -1]))
-        return _File(str(_Path(directories, found.row.key)), directories, found.row.key, found.value)
+        return _File(str(_FilePath(directories, found.row.key)), directories, found.row.key, found.value)
 
     # --- lists
 
@@ -262,7 +262,7 @@ class _Tree:
         """Return the file at a path or those below it, each with its path relative to that one, as deepagents does."""
         names = _names(path)
         if names:
-            info, _ = self._keys(_Path(names[:-1], names[-1]))
+            info, _ = self._keys(_FilePath(names[:-1], names[-1]))
             (found,) = await memory_plans.get(self._tenant, [info], clock.now_us())
             if found is not None:
                 return [(self._file(found), names[-1])]
@@ -313,7 +313,7 @@ class _Tree:
         return result
 
     def _content_key(self, file: _File) -> MemoryKey:
-        return self._keys(_Path(file.directories, file.name))[1]
+        return self._keys(_FilePath(file.directories, file.name))[1]
 
     async def _loads(
         self, texts: Mapping[MemoryKey, _File], pattern: str, path: str | None
@@ -345,7 +345,7 @@ class _Tree:
 
     # --- contents
 
-    async def _load(self, path: _Path) -> tuple[FoundMemory | None, FoundMemory | None]:
+    async def _load(self, path: _FilePath) -> tuple[FoundMemory | None, FoundMemory | None]:
         info, content = await memory_plans.get(self._tenant, self._keys(path), clock.now_us())
         return (info, content) if info is not None and content is not None else (None, content)
 
@@ -430,7 +430,7 @@ class _Tree:
             return EditResult(error=f"Error: {error}")
 
     async def _store(
-        self, path: _Path, content: str, encoding: str, old: FoundMemory | None, *, created: str | None
+        self, path: _FilePath, content: str, encoding: str, old: FoundMemory | None, *, created: str | None
     ) -> None:
         """Store a file if it was not changed since `old` was read. Its version grows, whatever the clock says."""
         version = old.row.updated if old is not None else None
@@ -461,17 +461,17 @@ class _Tree:
             return DeleteResult(error=f"Error: File '{file_path}' not found")
         for start in range(0, len(files), _DELETED_AT_ONCE):
             some = files[start : start + _DELETED_AT_ONCE]
-            keys = tuple(key for file in some for key in self._keys(_Path(file.directories, file.name)))
+            keys = tuple(key for file in some for key in self._keys(_FilePath(file.directories, file.name)))
             await memory_plans.write(self._tenant, (), keys, clock.now_us())
         return DeleteResult(path=file_path)
 
 
-def _path(file_path: str) -> _Path | None:
+def _path(file_path: str) -> _FilePath | None:
     """Return a path; None if it is not absolute, or has an empty name, `.` or `..`."""
     names = file_path.split("/")
     if names[0] or len(names) < 2 or not {"", ".", ".."}.isdisjoint(names[1:]):
         return None
-    return _Path(tuple(names[1:-1]), names[-1])
+    return _FilePath(tuple(names[1:-1]), names[-1])
 
 
 def _names(path: str | None) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Found:
+class _BestMatches:
     """The best matches so far, and what was read for them."""
 
     wanted: _Wanted
@@ -176,7 +176,7 @@ def _search(session: Session, wanted: _Wanted, *, uses_index: bool) -> Work[Sear
     return (yield from _scan_threads(session, wanted)).result()
 
 
-def _search_damaged_index(session: Session, wanted: _Wanted, error: Corrupt) -> Work[_Found | None]:
+def _search_damaged_index(session: Session, wanted: _Wanted, error: Corrupt) -> Work[_BestMatches | None]:
     """Build a damaged index anew, and search it. None if this Keep may not write."""
     _damage_logger.warning("the search index is damaged: %s", error)
     if session.transport.read_only:
@@ -185,9 +185,9 @@ def _search_damaged_index(session: Session, wanted: _Wanted, error: Corrupt) -> 
     return (yield from _search_index(session, wanted))
 
 
-def _search_index(session: Session, wanted: _Wanted) -> Work[_Found | None]:
+def _search_index(session: Session, wanted: _Wanted) -> Work[_BestMatches | None]:
     """Search the index. None if there is none and this Keep may not write."""
-    found = _Found(wanted)
+    found = _BestMatches(wanted)
     condition, reads_only = wanted.condition, session.transport.read_only
     if wanted.metadata:
         condition = condition._replace(threads=(yield from _matching_threads(session, wanted)))
@@ -231,9 +231,9 @@ class _Enough(Exception):
     """A scan has read as many threads as it may."""
 
 
-def _scan_threads(session: Session, wanted: _Wanted) -> Work[_Found]:
+def _scan_threads(session: Session, wanted: _Wanted) -> Work[_BestMatches]:
     """Read all selected threads, in the order of their ids."""
-    found = _Found(wanted)
+    found = _BestMatches(wanted)
 
     def visit(info: ThreadInfo) -> Work[None]:
         if found.scanned == wanted.scan_limit:
@@ -247,7 +247,7 @@ def _scan_threads(session: Session, wanted: _Wanted) -> Work[_Found]:
     return found
 
 
-def _scan(session: Session, key: ThreadKey, found: _Found) -> Work[None]:
+def _scan(session: Session, key: ThreadKey, found: _BestMatches) -> Work[None]:
     said = yield from _read_thread(session, key, found.skipped)
     found.scanned += 1
     if said is not None:
@@ -280,7 +280,9 @@ def _list_changed(session: Session) -> Work[list[ThreadKey] | None]:
         after = page.threads[-1]
 
 
-def _scan_changed(session: Session, changed: Sequence[ThreadKey], condition: Condition, found: _Found) -> Work[None]:
+def _scan_changed(
+    session: Session, changed: Sequence[ThreadKey], condition: Condition, found: _BestMatches
+) -> Work[None]:
     """Read the threads that the index does not have as they are, as far as they are searched."""
     searched = [key for key in changed if condition.has_thread(key)]
     for n, key in enumerate(searched):

@@ -105,7 +105,7 @@ def types(
 
 
 def _types(keep: Keep, id: str | None, prefix: str, kind: Kind | None) -> Work[StoredTypes]:
-    tenant, totals = keep._session.tenant, _Totals()  # noqa: SLF001 - the same package
+    tenant, totals = keep._session.tenant, _ClassTotals()  # noqa: SLF001 - the same package
     if id is not None:
         key = yield from read(lambda: stored_thread_key(tenant, id, kind))
         yield Progress(0, 1, key.id)
@@ -126,7 +126,7 @@ def _ask(request: Request[Any]) -> Work[Any]:
     return (yield from read(lambda: send(request)))
 
 
-class _Totals:
+class _ClassTotals:
     """The classes of the threads that were read."""
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class Measurement:
             call.observer.end(call)
 
 
-class _Totals:
+class _VerbTotals:
     """Sums over the calls of one verb."""
 
     __slots__ = VerbMetrics.__slots__
@@ -108,7 +108,7 @@ class Observer:
 
     def start_anew(self) -> None:
         """Start all numbers at 0, in a forked child too: they are those of one process."""
-        self._totals: dict[str, _Totals] = {}
+        self._totals: dict[str, _VerbTotals] = {}
         self._labels: dict[int, tuple[Any, Calls]] = {}
         self.hits = self.misses = 0
         self.commits = self.changes = 0
@@ -138,7 +138,7 @@ class Observer:
         for each in call.labelled:
             self.unlabel(each)
         is_slow = self._slow_seconds is not None and call.seconds >= self._slow_seconds
-        totals: Any = self._totals.get(call.name) or self._totals.setdefault(call.name, _Totals())
+        totals: Any = self._totals.get(call.name) or self._totals.setdefault(call.name, _VerbTotals())
         totals.calls += 1
         totals.errors += call.error is not None
         totals.slow += is_slow

@@ -67,7 +67,7 @@ class _Checksums(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Tenant:
+class _TenantMemories:
     rows: dict[MemoryKey, NewMemory] = field(default_factory=dict)
     checksums: dict[MemoryKey, _Checksums] = field(default_factory=dict)
     numbers: dict[int, MemoryKey] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class InMemoryMemories:
 
     def __init__(self, check_plain: Callable[[str], None]) -> None:
         self._check_plain = check_plain
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, _TenantMemories] = {}
         self.handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             WriteMemories: self._write_memories,
             ChangeMemories: self._change_memories,
@@ -115,8 +115,8 @@ class InMemoryMemories:
         """Return the tenants that have memories."""
         return [tenant for tenant, memories in self._tenants.items() if memories.rows]
 
-    def _of(self, tenant: str) -> _Tenant:
-        return self._tenants.setdefault(tenant, _Tenant())
+    def _of(self, tenant: str) -> _TenantMemories:
+        return self._tenants.setdefault(tenant, _TenantMemories())
 
     # --- changes
 
@@ -248,7 +248,7 @@ class InMemoryMemories:
         )
 
 
-def _read(memories: _Tenant, tenant: str, key: MemoryKey) -> MemoryRow:
+def _read(memories: _TenantMemories, tenant: str, key: MemoryKey) -> MemoryRow:
     """Return a memory after comparing it with its checksums."""
     if key not in memories.rows or key not in memories.checksums:
         raise damaged_memory(key, "its row or its checksum is missing")
@@ -261,19 +261,19 @@ def _read(memories: _Tenant, tenant: str, key: MemoryKey) -> MemoryRow:
     return row
 
 
-def _read_vectors(memories: _Tenant, tenant: str, key: MemoryKey) -> tuple[VectorRow, ...]:
+def _read_vectors(memories: _TenantMemories, tenant: str, key: MemoryKey) -> tuple[VectorRow, ...]:
     """Return the vectors of a memory after comparing them with their checksums."""
     number, space, checksums = memory_number(tenant, key), encode(key.namespace), memories.checksums[key].vectors
     pairs = zip(memories.rows[key].vectors, checksums, strict=False)
     return read_vectors([StoredVector(number, n, space, *pair) for n, pair in enumerate(pairs)])
 
 
-def _has_damaged_times(memories: _Tenant, key: MemoryKey) -> bool:
+def _has_damaged_times(memories: _TenantMemories, key: MemoryKey) -> bool:
     row = memories.rows[key].row
     return memories.checksums[key].times != sum_of_times(row.created, row.updated, row.expires)
 
 
-def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMemory) -> InspectedMemory:
+def _stored_memory(memories: _TenantMemories, tenant: str, key: MemoryKey, memory: NewMemory) -> InspectedMemory:
     number = memory_number(tenant, key)
     problems = [] if memories.numbers.get(number) == key else ["it has the number of another memory"]
     row = None
@@ -288,7 +288,7 @@ def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMe
     return InspectedMemory(number, key, row, vectors, count, tuple(problems), words_check(memory.words), words)
 
 
-def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:
+def _put(memories: _TenantMemories, tenant: str, memory: NewMemory, now: int) -> None:
     key = memory.row.memory_key
     old = memories.rows.get(key)
     if old is not None and not _is_expired(old.row, now) and not _has_damaged_times(memories, key):
@@ -313,13 +313,13 @@ def _checksums(tenant: str, memory: NewMemory) -> _Checksums:
     )
 
 
-def _count_words(memories: _Tenant, key: MemoryKey, words: str) -> None:
+def _count_words(memories: _TenantMemories, key: MemoryKey, words: str) -> None:
     memories.word_counts.pop(key, None)
     if words:
         memories.word_counts[key] = unmark(words)
 
 
-def _delete(memories: _Tenant, tenant: str, key: MemoryKey, now: int) -> None:
+def _delete(memories: _TenantMemories, tenant: str, key: MemoryKey, now: int) -> None:
     memory = memories.rows.pop(key, None)
     memories.checksums.pop(key, None)
     memories.numbers.pop(memory_number(tenant, key), None)
@@ -329,7 +329,7 @@ def _delete(memories: _Tenant, tenant: str, key: MemoryKey, now: int) -> None:
         _count_changes(memories, key.namespace[0], now, stored=False, lost=bool(memory.vectors))
 
 
-def _count_changes(memories: _Tenant, first: str, now: int, *, stored: bool, lost: bool) -> None:
+def _count_changes(memories: _TenantMemories, first: str, now: int, *, stored: bool, lost: bool) -> None:
     """Count a change of a partition's vectors. A new partition starts at the time."""
     if stored or lost:
         seq, drops = memories.versions.get(first, (now, now))
@@ -337,7 +337,7 @@ def _count_changes(memories: _Tenant, first: str, now: int, *, stored: bool, los
 
 
 def _partition_changes(
-    memories: _Tenant, tenant: str, first: str, version: tuple[int, int], since: tuple[int, int]
+    memories: _TenantMemories, tenant: str, first: str, version: tuple[int, int], since: tuple[int, int]
 ) -> PartitionChanges:
     own = {key: memory for key, memory in memories.rows.items() if key.namespace[0] == first}
     numbers = {key: memory_number(tenant, key) for key in own}

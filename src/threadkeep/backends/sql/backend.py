@@ -390,7 +390,7 @@ class SqlContext(Value):
         return rows[0][0], row if unchecked else checked_thread(row, key)
 
 
-class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
+class _LazyHandlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
     """The function for each kind of request. Those for memories, health, search and tenants are imported on use."""
 
     def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
@@ -404,4 +404,4 @@ class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
         return dict(self)[kind]
 
 
-_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})
+_HANDLERS = _LazyHandlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})

@@ -87,7 +87,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-class Found(BaseModel):
+class ToolDetails(BaseModel):
     """A model that a tool may return as details."""
 
     title: str
@@ -167,7 +167,7 @@ def test_details_may_be_any_json(my_cube: Cube) -> None:
 
 
 def test_models_in_details_come_back_as_dicts(my_cube: Cube) -> None:
-    model = Found(title="a", places=[1, 2])
+    model = ToolDetails(title="a", places=[1, 2])
     my_cube.append("t", [RESULT.model_copy(update={"details": {"best": model, "all": [model]}})])
     (found,) = load_results(my_cube)
     plain = {"title": "a", "places": [1, 2]}

@@ -59,7 +59,7 @@ class Blame:
     __repr__ = short_repr
 
 
-class _Found(NamedTuple):
+class _BlameInThread(NamedTuple):
     """What was found in one thread: also the channel where the value appeared, its path there, the thread's origins."""
 
     key: ThreadKey
@@ -76,7 +76,7 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
     value came from.
     """
 
-    async def find(reader: ThreadReader) -> _Found:
+    async def find(reader: ThreadReader) -> _BlameInThread:
         record, channel = find_checkpoint(reader.rows, ref, ns), str(path[0])
         if channel not in reader.channels(record):
             names = ", ".join(reader.channels(record)) or "none"
@@ -86,7 +86,7 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
     return await _follow_sources(heads, await read_thread(heads, key, find))
 
 
-async def _find_origin(reader: ThreadReader, record: CheckpointRecord, path: Path) -> _Found:
+async def _find_origin(reader: ThreadReader, record: CheckpointRecord, path: Path) -> _BlameInThread:
     """Find who set a value, in one thread. Two round trips."""
     channel, ns = str(path[0]), record.row.ns
     ancestors = list(lineage(reader.rows, record, through_branches=True))
@@ -111,7 +111,9 @@ async def _find_origin(reader: ThreadReader, record: CheckpointRecord, path: Pat
         oldest=damage is None and reader.parent(first) is None and not _starts_thread(reader, first),
         damaged=damage,
     )
-    return _Found(reader.key, found, reader.value(first, channel), first_path, read_origins(reader.rows.head.names))
+    return _BlameInThread(
+        reader.key, found, reader.value(first, channel), first_path, read_origins(reader.rows.head.names)
+    )
 
 
 def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
@@ -124,7 +126,7 @@ def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
 # --- the thread
 
 
-async def _follow_sources(heads: Heads, found: _Found) -> Blame:
+async def _follow_sources(heads: Heads, found: _BlameInThread) -> Blame:
     """Look for the value in the threads that it came from, one after the other."""
     asked, visited = found.blame, {found.key}
     try:
@@ -137,7 +139,9 @@ async def _follow_sources(heads: Heads, found: _Found) -> Blame:
         return _as_asked(asked, found.blame, damaged=str(error))
 
 
-async def _find_earlier(heads: Heads, found: _Found, visited: set[ThreadKey]) -> tuple[_Found | None, str | None]:
+async def _find_earlier(
+    heads: Heads, found: _BlameInThread, visited: set[ThreadKey]
+) -> tuple[_BlameInThread | None, str | None]:
     """Look for the value in the thread's origins, the latest first. If none has it: the id of one that is missing."""
     missing = None
     for origin in found.origins:
@@ -171,14 +175,16 @@ def _as_asked(asked: Blame, found: Blame, *, damaged: str | None = None, source_
     )
 
 
-async def _find_in_source(heads: Heads, source: ThreadKey, origin: Origin, later: _Found) -> _Found | None:
+async def _find_in_source(
+    heads: Heads, source: ThreadKey, origin: Origin, later: _BlameInThread
+) -> _BlameInThread | None:
     """Find who set a value, in a thread that was copied. None if it did not have the value.
 
     Missing if the thread does not exist, or not the checkpoint that was copied.
     """
     channel = str(later.path[0])
 
-    async def find(reader: ThreadReader) -> _Found | None:
+    async def find(reader: ThreadReader) -> _BlameInThread | None:
         at = (later.blame.introduced_in.ns, origin.start or later.blame.introduced_in.id)
         if origin.start is not None and at not in reader.rows.records:
             at = resolve_ref(reader.rows, None)

@@ -25,7 +25,7 @@ _COUNTED, _REMOVE = b"usage", b"RemoveMessage"
 _ALL = "__remove_all__"
 _START, _RETURN = "__start__", "__return__"
 """The task that takes the input, and the channel of what a task of the functional API returned."""
-_Found = dict[Hashable, CountedMessage]
+_CountedById = dict[Hashable, CountedMessage]
 
 
 class UsageQuery(NamedTuple):
@@ -88,7 +88,7 @@ class _UsageReader:
 
     # --- what the latest branch still contains
 
-    async def current(self, past: _Found) -> _Found:
+    async def current(self, past: _CountedById) -> _CountedById:
         """Return the messages in the state of the newest checkpoint, and in those of the subgraphs that it called.
 
         A message that the root namespace had and removed does not count, though a subgraph may still have it.
@@ -115,18 +115,18 @@ class _UsageReader:
                 newest[record.row.ns] = record
         return iter(newest.values())
 
-    async def _in_states(self, records: Iterable[CheckpointRecord]) -> _Found:
+    async def _in_states(self, records: Iterable[CheckpointRecord]) -> _CountedById:
         """Return the messages in the channels of checkpoints."""
-        walk, channels = self._walk(), list[_Found]()
+        walk, channels = self._walk(), list[_CountedById]()
         for record in records:
             for name in self._channels(record):
-                channels.append(_Found())
+                channels.append(_CountedById())
                 for slot in self._reader.slots(record, name):
                     await walk.walk(slot, partial(self._apply, channels[-1]))
         await walk.flush()
         return {id: each for channel in channels for id, each in channel.items()}
 
-    def _apply(self, channel: _Found, id: Hashable, message: Mapping[str, Any]) -> None:
+    def _apply(self, channel: _CountedById, id: Hashable, message: Mapping[str, Any]) -> None:
         """Add a message to a channel, or remove one. A delta channel is a stored value and the writes since."""
         if type_of(message) == "RemoveMessage":
             if id == _ALL:
@@ -140,7 +140,7 @@ class _UsageReader:
             return [MESSAGES]
         return [name for name in self._reader.channels(record) if not is_internal(name)]
 
-    def _take(self, found: _Found, id: Hashable, message: Mapping[str, Any], time: int | None = None) -> None:
+    def _take(self, found: _CountedById, id: Hashable, message: Mapping[str, Any], time: int | None = None) -> None:
         kind = self.rows.key.kind
         counts = read_counts(message, kind)
         if counts is not None:
@@ -149,9 +149,9 @@ class _UsageReader:
 
     # --- what there ever was
 
-    async def history(self) -> _Found:
+    async def history(self) -> _CountedById:
         """Return all messages of the thread, each with the node that first wrote it, and when it was first stored."""
-        found, walk = _Found(), self._walk()
+        found, walk = _CountedById(), self._walk()
         for record in sorted(self.rows.records.values(), key=lambda each: (each.row.time, each.row.id)):
             slots = [MESSAGES] if self._reader.is_cube else [name for name in record.slots if not is_internal(name)]
             for name in slots:
@@ -161,7 +161,7 @@ class _UsageReader:
         await self._add_writes(found)
         return found
 
-    async def _add_writes(self, found: _Found) -> None:
+    async def _add_writes(self, found: _CountedById) -> None:
         """Add the nodes of messages, and the messages that are in no checkpoint: those of a delta channel or a failure.
 
         A message without an id may have got one when it was applied. So in a write it counts only if that was not.

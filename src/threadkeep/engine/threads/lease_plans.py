@@ -32,7 +32,7 @@ class FoundLease(NamedTuple):
     left: int
 
 
-class _Decision(NamedTuple):
+class _LeaseDecision(NamedTuple):
     """What becomes of the lease, if anything, and the plan's result."""
 
     changes: bool
@@ -43,11 +43,11 @@ class _Decision(NamedTuple):
 async def take(heads: Heads, key: ThreadKey, grant: Grant, time: int, nonce: int) -> FoundLease | None:
     """Take the lease of a thread, which need not exist. Return None, or the lease that somebody else holds."""
 
-    def decide(row: ThreadRow | None, clock: StorageClock) -> _Decision:
+    def decide(row: ThreadRow | None, clock: StorageClock) -> _LeaseDecision:
         held = _found(row, clock) if row is not None else None
         if held is not None and held.left and held.lease.digest != grant.digest:
-            return _Decision(changes=False, result=held)
-        return _Decision(changes=True, lease=_packed(grant, clock))
+            return _LeaseDecision(changes=False, result=held)
+        return _LeaseDecision(changes=True, lease=_packed(grant, clock))
 
     found = await _change(heads, key, decide, time, nonce)
     return found if isinstance(found, FoundLease) else None
@@ -56,10 +56,10 @@ async def take(heads: Heads, key: ThreadKey, grant: Grant, time: int, nonce: int
 async def renew(heads: Heads, key: ThreadKey, grant: Grant, nonce: int) -> bool:
     """Let a lease last for its ttl again, even if it has expired. Return False if the thread has it no more."""
 
-    def decide(row: ThreadRow | None, clock: StorageClock) -> _Decision:
+    def decide(row: ThreadRow | None, clock: StorageClock) -> _LeaseDecision:
         if row is None or row.lease is None or not is_held(row.lease, grant.digest):
-            return _Decision(changes=False, result=False)
-        return _Decision(changes=True, lease=_packed(grant, clock), result=True)
+            return _LeaseDecision(changes=False, result=False)
+        return _LeaseDecision(changes=True, lease=_packed(grant, clock), result=True)
 
     return bool(await _change(heads, key, decide, 0, nonce))
 
@@ -70,10 +70,10 @@ async def release(heads: Heads, key: ThreadKey, digest: bytes | None, nonce: int
     Return False if the thread does not have the lease.
     """
 
-    def decide(row: ThreadRow | None, _: StorageClock) -> _Decision:
+    def decide(row: ThreadRow | None, _: StorageClock) -> _LeaseDecision:
         if row is None or row.lease is None or not (digest is None or is_held(row.lease, digest)):
-            return _Decision(changes=False, result=False)
-        return _Decision(changes=True, result=True)
+            return _LeaseDecision(changes=False, result=False)
+        return _LeaseDecision(changes=True, result=True)
 
     return bool(await _change(heads, key, decide, 0, nonce))
 
@@ -102,7 +102,11 @@ def _packed(grant: Grant, clock: StorageClock) -> bytes:
 
 
 async def _change(
-    heads: Heads, key: ThreadKey, decide: Callable[[ThreadRow | None, StorageClock], _Decision], time: int, nonce: int
+    heads: Heads,
+    key: ThreadKey,
+    decide: Callable[[ThreadRow | None, StorageClock], _LeaseDecision],
+    time: int,
+    nonce: int,
 ) -> FoundLease | bool | None:
     async def with_clock(row: ThreadRow | None) -> tuple[dict[str, bytes | None] | None, FoundLease | bool | None]:
         changes, lease, result = decide(row, await ReadClock(key))
