@@ -17,7 +17,7 @@ _MOST_TOGETHER = 256
 _DONE = Reply()
 
 
-class Writer(Protocol[R_contra]):
+class RequestWriter(Protocol[R_contra]):
     """What makes a request in one step, and returns whether that was possible. Its function may be replaced."""
 
     def write_at_once(self, request: R_contra, /) -> bool:
@@ -35,7 +35,7 @@ class WaitingWrites(Generic[T]):
     def __init__(
         self,
         submit: Callable[[Callable[[], None]], None],
-        writer: Writer[T],
+        writer: RequestWriter[T],
         merge: Callable[[Sequence[T]], Iterable[tuple[T, Sequence[T]]]],
     ) -> None:
         self._submit = submit

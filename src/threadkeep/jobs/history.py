@@ -8,7 +8,7 @@ from threadkeep.engine.history import paths
 from threadkeep.engine.history import show as engine_show
 from threadkeep.engine.history.blame import Blame
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
-from threadkeep.engine.history.diff import CheckpointRef, Diff
+from threadkeep.engine.history.diff import CheckpointInThread, Diff
 from threadkeep.engine.history.show import CheckpointView, Tree
 from threadkeep.engine.identity import Kind, as_count, as_id, as_kind, as_optional_id
 from threadkeep.jobs.catalogue import thread_key
@@ -88,8 +88,8 @@ async def diff(
         other = await thread_key(session, other_thread, kind if other_kind is None else other_kind)
     return await engine_diff.diff(
         session.heads,
-        CheckpointRef(one, first, namespace),
-        CheckpointRef(other, second, namespace if other_namespace is None else other_namespace),
+        CheckpointInThread(one, first, namespace),
+        CheckpointInThread(other, second, namespace if other_namespace is None else other_namespace),
     )
 
 

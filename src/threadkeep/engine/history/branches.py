@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, read_thread
-from threadkeep.engine.history.diff import CheckpointRef, Diff
+from threadkeep.engine.history.diff import CheckpointInThread, Diff
 from threadkeep.engine.history.diff import diff as diff_checkpoints
 from threadkeep.engine.history.show import DAMAGED, next_nodes, status_slots, status_with
 from threadkeep.engine.identity import Kind, ThreadKey
@@ -97,7 +97,9 @@ async def compare(heads: Heads, key: ThreadKey, refs: tuple[str, str], ns: str) 
         return _Parted(infos[0], infos[1], common[-1] if common else None, only[0], only[1])
 
     found = await read_thread(heads, key, describe)
-    states = await diff_checkpoints(heads, CheckpointRef(key, found.a.head, ns), CheckpointRef(key, found.b.head, ns))
+    states = await diff_checkpoints(
+        heads, CheckpointInThread(key, found.a.head, ns), CheckpointInThread(key, found.b.head, ns)
+    )
     return BranchComparison(*found, diff=states)
 
 

@@ -79,7 +79,7 @@ class _Side(NamedTuple):
         return self.reader.info(self.record)
 
 
-class CheckpointRef(NamedTuple):
+class CheckpointInThread(NamedTuple):
     """Where a checkpoint is: its thread, a reference to it (None for the latest), and its namespace."""
 
     key: ThreadKey
@@ -87,7 +87,7 @@ class CheckpointRef(NamedTuple):
     ns: str
 
 
-async def diff(heads: Heads, a: CheckpointRef, b: CheckpointRef) -> Diff:
+async def diff(heads: Heads, a: CheckpointInThread, b: CheckpointInThread) -> Diff:
     """Compare two checkpoints. Two round trips for each thread."""
 
     async def compare_in(reader: ThreadReader) -> Diff:
