@@ -307,7 +307,7 @@ def _with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-def _settings(context: typer.Context) -> settings.Settings | None:
+def _settings(context: typer.Context) -> settings.FileSettings | None:
     """Return the settings of a file, if the command names its storage in no other way."""
     has_storages = context.params.get(_SECOND_STORAGES.get(context.info_name or "", "")) is not None
     if "url" not in context.params or context.params["url"] is not None or has_storages:
@@ -315,7 +315,7 @@ def _settings(context: typer.Context) -> settings.Settings | None:
     return settings.find(Path.cwd())
 
 
-def _url_origin(context: typer.Context, found: settings.Settings | None) -> tuple[str | None, str]:
+def _url_origin(context: typer.Context, found: settings.FileSettings | None) -> tuple[str | None, str]:
     if found is not None:
         return found.url, str(found.file)
     return context.params.get("url"), "THREADKEEP_URL" if _source(context, "url") == "ENVIRONMENT" else ""

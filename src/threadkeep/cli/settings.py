@@ -30,7 +30,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {"url": (str,), "tenant": (str,), "keys":
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FileSettings:
     """What a file says, with its path."""
 
     file: Path
@@ -40,7 +40,7 @@ class Settings:
     timeout: float | None = None
 
 
-def find(folder: Path) -> Settings | None:
+def find(folder: Path) -> FileSettings | None:
     """Return the settings of the nearest file that names a url, from a folder up to the root; None if there is none.
 
     ValueError if a file on the way is wrong, or belongs to another user.
@@ -76,7 +76,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _settings(file: Path, table: Mapping[str, Any]) -> Settings:
+def _settings(file: Path, table: Mapping[str, Any]) -> FileSettings:
     _check_owner(file)
     for name, value in table.items():
         if name not in KEYS:
@@ -87,7 +87,7 @@ def _settings(file: Path, table: Mapping[str, Any]) -> Settings:
     if not table.get("url"):
         raise ValueError(f"{file}: names {', '.join(table)}, but no url")
     keys = table.get("keys")
-    return Settings(
+    return FileSettings(
         file,
         url=_from_folder(file.parent, table["url"]),
         tenant=table.get("tenant"),
@@ -117,7 +117,7 @@ def as_url(url: str | None) -> str:
     return str(urls.as_url(url))
 
 
-def keys_file(given: str | None, found: Settings | None) -> str | None:
+def keys_file(given: str | None, found: FileSettings | None) -> str | None:
     """Return the file of keys: that of --keys, else that of a settings file, unless THREADKEEP_KEYS has keys."""
     if given is not None or found is None or os.environ.get("THREADKEEP_KEYS"):
         return given
