@@ -194,6 +194,14 @@ async def test_sizes_and_health_show_what_the_verbs_say(site: Any, filled: threa
     assert "No problems" in await page(site, "health", verify=1)
 
 
+async def test_a_single_memory_is_counted_as_one_memory(keep: threadkeep.Keep) -> None:
+    def store_a_memory() -> Any:
+        keep.store.put(("notes",), "one", {"text": "a"})
+        return app(keep, authorize=always, allowed_hosts=[HOST])
+
+    assert "0 items and 1 memory (" in await page(await asyncio.to_thread(store_a_memory), "health", verify=1)
+
+
 async def test_a_checkpoint_is_measured_by_channel_and_write(site: Any, filled: threadkeep.Keep) -> None:
     checkpoint = (await filled.asizes(thread_id="support/ada", checkpoint_id="latest~1")).checkpoint
     text = await page(site, "sizes", **ADA, id="latest~1")

@@ -52,9 +52,11 @@ LAYERS = {
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "short_repr": Layer(""),
+    "plural": Layer(""),
+    "short_repr": Layer("plural"),
     "engine": Layer(
-        "collector engine plan errors short_repr value", "langchain_core langgraph numpy orjson ormsgpack zstandard"
+        "collector engine plan errors plural short_repr value",
+        "langchain_core langgraph numpy orjson ormsgpack zstandard",
     ),
     "backends": Layer("backends engine plan errors value", "ormsgpack"),
     "work": Layer("engine errors plan"),
@@ -100,12 +102,12 @@ LAYERS = {
     ),
     # programs, and the conformance suites, which start threads and event loops on purpose
     "inspector": Layer(
-        "adapters engine errors inspector jobs threadkeep version",
+        "adapters engine errors inspector jobs plural threadkeep version",
         "asyncio jinja2 langgraph markdown_it markupsafe secrets socket starlette time uvicorn",
     ),
     "demo": Layer("demo errors threadkeep", "langchain_core langgraph os random rich signal subprocess time"),
     "cli": Layer(
-        "cli demo engine errors inspector jobs transfer threadkeep transports urls work", "os rich time typer"
+        "cli demo engine errors inspector jobs plural transfer threadkeep transports urls work", "os rich time typer"
     ),
     "cli/pager": Layer("", "os subprocess"),
     "__main__": Layer("cli"),

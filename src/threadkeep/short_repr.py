@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from threadkeep.plural import plural
+
 _MOST, _MOST_ITEMS = 60, 10
 """The longest text or list that is shown, in characters and items; of a longer list, only the number of items is."""
 _BRACKETS: dict[type, str] = {tuple: "()", list: "[]", dict: "{}", frozenset: "{}", set: "{}"}
@@ -40,7 +42,7 @@ def _short_collection(value: Any) -> str:
     if len(value) <= _MOST_ITEMS and all(map(_is_plain, inner)) and len(repr(value)) <= _MOST:
         return repr(value)
     brackets = _BRACKETS[type(value)]
-    return f"{brackets[0]}{len(value):,} item{'s' if len(value) > 1 else ''}{brackets[1]}"
+    return f"{brackets[0]}{plural(len(value), 'item')}{brackets[1]}"
 
 
 def _is_plain(value: Any) -> bool:

@@ -36,7 +36,6 @@ from threadkeep.cli.output import (
     format_time,
     id_names,
     one_line,
-    plural,
     print_result,
     progress_bar,
     shorten,
@@ -44,6 +43,7 @@ from threadkeep.cli.output import (
     table,
     times_in_table,
 )
+from threadkeep.plural import plural
 
 _KIND_NAMES = {
     "state": "checkpoint values",

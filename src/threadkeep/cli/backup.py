@@ -12,9 +12,10 @@ from rich.console import RenderableType
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, interruption_message, open_keep, sqlite_file_is_missing
 from threadkeep.cli.options import DryRun, Json, Tenant, Url, Verify
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines
+from threadkeep.cli.output import format_size, one_line, print_result, progress_bar, skipped_lines
 from threadkeep.cli.settings import as_url
 from threadkeep.cli.transfer import result_lines, target_url
+from threadkeep.plural import plural
 from threadkeep.transfer.backup import is_sqlite_file
 
 _MOST_PROBLEMS = 20

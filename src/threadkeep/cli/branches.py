@@ -22,11 +22,11 @@ from threadkeep.cli.output import (
     id_names,
     is_terminal,
     one_line,
-    plural,
     print_result,
     shorten,
     table,
 )
+from threadkeep.plural import plural
 
 _ALWAYS = ("", "checkpoints", "step")
 """Columns that are shown even if nothing is in them."""

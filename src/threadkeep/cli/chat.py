@@ -8,12 +8,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.cli.output import STATUS_STYLES, Hanging, as_json_text, escape, format_time, one_line, plural, shorten
+from threadkeep.cli.output import STATUS_STYLES, Hanging, as_json_text, escape, format_time, one_line, shorten
 from threadkeep.engine.history import conversation
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.conversation import is_chat
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.log.plain import role_of
+from threadkeep.plural import plural
 
 ROLE_STYLES = {
     "human": "green",

@@ -37,7 +37,6 @@ from threadkeep.cli.output import (
     format_size,
     leased_lines,
     one_line,
-    plural,
     print_result,
     progress_bar,
     skipped_lines,
@@ -45,6 +44,7 @@ from threadkeep.cli.output import (
 )
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.jobs.catalogue import copy_thread
+from threadkeep.plural import plural
 
 _MOST_ROWS = 200
 

@@ -10,8 +10,9 @@ from rich.console import RenderableType
 
 from threadkeep.cli.app import app, interruption_message, open_keep
 from threadkeep.cli.options import Json, Tenant, Url
-from threadkeep.cli.output import one_line, plural, print_result, progress_bar
+from threadkeep.cli.output import one_line, print_result, progress_bar
 from threadkeep.jobs.encryption import EncryptResult, RotateResult
+from threadkeep.plural import plural
 
 
 @app.command(epilog="Example: threadkeep encrypt --keys keys.txt --hide-ids")

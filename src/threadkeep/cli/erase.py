@@ -30,13 +30,13 @@ from threadkeep.cli.output import (
     format_size,
     leased_lines,
     one_line,
-    plural,
     print_result,
     progress_bar,
     skipped_lines,
     table,
 )
 from threadkeep.jobs.erase import EraseReceipt
+from threadkeep.plural import plural
 
 
 @app.command(epilog="Example: threadkeep erase --metadata user=ann --namespace users/ann")

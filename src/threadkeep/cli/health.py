@@ -19,7 +19,6 @@ from threadkeep.cli.output import (
     damaged_lines,
     format_size,
     one_line,
-    plural,
     print_result,
     progress_bar,
     skipped_lines,
@@ -30,6 +29,7 @@ from threadkeep.engine.health.thread_scan import Problem
 from threadkeep.engine.health.verify import VerifyResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import PROBLEM, Finding
+from threadkeep.plural import plural
 
 _VERDICT_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 _MOST_ROWS = 200

@@ -15,7 +15,8 @@ from rich.text import Text
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.options import Json, Tenant, Url, key_value
-from threadkeep.cli.output import is_terminal, one_line, plural, print_ids, print_result, shorten, table
+from threadkeep.cli.output import is_terminal, one_line, print_ids, print_result, shorten, table
+from threadkeep.plural import plural
 
 T = TypeVar("T")
 _PAGE, _SCREENFUL = 1000, 50

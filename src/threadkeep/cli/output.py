@@ -37,7 +37,6 @@ __all__ = [
     "id_names",
     "is_terminal",
     "one_line",
-    "plural",
     "print_ids",
     "print_result",
     "progress_bar",
@@ -216,11 +215,6 @@ def times_in_table(times: Sequence[datetime]) -> tuple[str | None, list[str]]:
     if len(days) > 1:
         return None, [format_time(time) for time in times]
     return (days.pop() if days else None), [f"{time:%H:%M:%S}.{time.microsecond // 1000:03}" for time in times]
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: 1 thread, 2 threads."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def skipped_lines(skipped: Iterable[str], what: str = "damaged thread") -> Iterator[Text]:

@@ -39,7 +39,6 @@ from threadkeep.cli.output import (
     format_size,
     leased_lines,
     one_line,
-    plural,
     print_result,
     progress_bar,
     skipped_lines,
@@ -49,6 +48,7 @@ from threadkeep.engine.threads import retention
 from threadkeep.engine.threads.retention import PrunedThread
 from threadkeep.errors import Missing
 from threadkeep.jobs.policies import read
+from threadkeep.plural import plural
 
 _MOST_ROWS = 200
 

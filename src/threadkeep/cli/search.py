@@ -16,12 +16,12 @@ from threadkeep.cli.output import (
     format_time,
     id_names,
     one_line,
-    plural,
     print_ids,
     print_result,
     progress_bar,
     skipped_lines,
 )
+from threadkeep.plural import plural
 
 
 @app.command(epilog="Example: threadkeep search refund policy --role human --since 30d")

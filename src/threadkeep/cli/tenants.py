@@ -10,8 +10,9 @@ from rich.console import RenderableType
 
 from threadkeep.cli.app import app, confirm, interruption_message, open_keep
 from threadkeep.cli.options import Json, Url, Yes
-from threadkeep.cli.output import format_size, one_line, plural, print_ids, print_result, progress_bar, table
+from threadkeep.cli.output import format_size, one_line, print_ids, print_result, progress_bar, table
 from threadkeep.jobs.tenants import DroppedTenant, TenantInfo
+from threadkeep.plural import plural
 
 
 @app.command(epilog="Example: threadkeep tenants drop acme --yes")

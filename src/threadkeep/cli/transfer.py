@@ -13,8 +13,9 @@ from rich.console import RenderableType
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, interruption_message, open_keep, sqlite_file_is_missing
 from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Salvage, TargetKeys, Tenant, Threads, Url, Verify
-from threadkeep.cli.output import damage_lines, format_size, one_line, plural, print_result, progress_bar
+from threadkeep.cli.output import damage_lines, format_size, one_line, print_result, progress_bar
 from threadkeep.cli.settings import as_url
+from threadkeep.plural import plural
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS

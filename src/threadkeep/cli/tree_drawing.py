@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep.cli.chat import marks
-from threadkeep.cli.output import STATUS_STYLES, Hanging, format_time, id_names, one_line, plural
+from threadkeep.cli.output import STATUS_STYLES, Hanging, format_time, id_names, one_line
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import Tree
 from threadkeep.engine.history.tree_rows import ASCII, EMPTY, UNICODE, Glyphs, TreeRow, tree_rows
+from threadkeep.plural import plural
 
 _LANE_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _NO_LANES = Text()

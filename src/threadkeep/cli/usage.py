@@ -25,7 +25,8 @@ from threadkeep.cli.options import (
     Url,
     key_value,
 )
-from threadkeep.cli.output import damaged_lines, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.output import damaged_lines, print_result, progress_bar, skipped_lines, table
+from threadkeep.plural import plural
 
 _UNKNOWN = "-"
 

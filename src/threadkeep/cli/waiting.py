@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from threadkeep import WaitingThread
 from threadkeep.cli.app import app, open_keep
 from threadkeep.cli.options import TIME, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
-from threadkeep.cli.output import plural, print_ids, print_result, progress_bar, shorten, table
+from threadkeep.cli.output import print_ids, print_result, progress_bar, shorten, table
+from threadkeep.plural import plural
 
 
 @app.command(epilog="Example: threadkeep waiting --metadata user=ann")

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from threadkeep.inspector.redaction import HiddenPattern
 from threadkeep.jobs.byte_counts import format_bytes
+from threadkeep.plural import plural
 from threadkeep.version import VERSION
 
 _NOW = 2
@@ -64,7 +65,7 @@ def environment(redaction: HiddenPattern) -> Environment:
         "count": "{:,}".format,
         "duration": duration,
         "markdown": lambda text: markdown(redaction.text(text)),
-        "counted": counted,
+        "plural": plural,
         "pretty": lambda value: json.dumps(redaction.value(value), indent=2, ensure_ascii=False, default=str),
         "short": lambda text, width=80: shorten(redaction.text(str(text)), width),
         "utc": lambda time: time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -89,11 +90,6 @@ def shorten(text: str, width: int) -> str:
     """Return the beginning of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 write, 1,204 writes."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def ago(time: datetime) -> str:

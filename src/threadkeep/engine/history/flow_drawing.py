@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from threadkeep.plural import plural
+
 if TYPE_CHECKING:
     from threadkeep.engine.history.flow import Flow, FlowEdge, FlowNode
 
@@ -35,9 +37,9 @@ def text(flow: Flow) -> str:
 def _text_lines(flow: Flow) -> Iterator[str]:
     written = sum(each.writes for each in flow.channels)
     yield (
-        f"{_one_line(flow.thread)} ({flow.kind}): {_count(len(flow.nodes), 'node')}, "
-        f"{_count(len(flow.channels), 'channel')}, {_count(written, 'write')} in "
-        f"{_count(flow.checkpoints, 'checkpoint')}"
+        f"{_one_line(flow.thread)} ({flow.kind}): {plural(len(flow.nodes), 'node')}, "
+        f"{plural(len(flow.channels), 'channel')}, {plural(written, 'write')} in "
+        f"{plural(flow.checkpoints, 'checkpoint')}"
     )
     for ns in _namespaces(flow):
         yield ""
@@ -59,7 +61,7 @@ def _node_line(node: FlowNode) -> str:
     kind = f" ({node.kind})" if node.kind != "node" else ""
     when = _when(node.first_step, node.last_step)
     times = f"  {_times(node)}" if node.first is not None else ""
-    return f"{_one_line(node.name)}{kind}: {_count(node.tasks, 'task')}{when}{times}"
+    return f"{_one_line(node.name)}{kind}: {plural(node.tasks, 'task')}{when}{times}"
 
 
 def _edge_lines(flow: Flow, edges: list[FlowEdge]) -> Iterator[str]:
@@ -83,10 +85,6 @@ def _when(first: int | None, last: int | None) -> str:
     if first is None:
         return ""
     return f", step {first}" if first == last else f", steps {first} to {last}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _one_line(text: str) -> str:
@@ -163,7 +161,7 @@ def _is_drawn(flow: Flow, channel: int) -> bool:
 
 def _edge_label(edge: FlowEdge) -> str:
     noun = _NOUNS.get(edge.kind)
-    count = _count(edge.count, noun) if noun is not None else f"{edge.count:,} times" if edge.count != 1 else "once"
+    count = plural(edge.count, noun) if noun is not None else f"{edge.count:,} times" if edge.count != 1 else "once"
     size = f", {edge.bytes:,} B" if edge.kind == "write" else ""
     return f'"{count}{size}{_when(edge.first_step, edge.last_step)}"'
 

@@ -10,6 +10,7 @@ from threadkeep.engine.history.checkpoint_info import CheckpointInfo
 from threadkeep.engine.history.show import Tree, short_ids
 from threadkeep.engine.history.tree_rows import UNICODE, TreeRow, tree_rows
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.plural import plural
 
 MOST_ROWS = 100
 """A longer list is cut, and the last line says how many are left out."""
@@ -103,7 +104,7 @@ def _checkpoint(checkpoint: CheckpointInfo, names: dict[str, str]) -> str:
 
 def _rest(count: int, what: str) -> str:
     left = count - MOST_ROWS
-    return f'<p style="{_FAINT}">… and {left:,} more {what}{"s" if left > 1 else ""}</p>' if left > 0 else ""
+    return f'<p style="{_FAINT}">… and {plural(left, f"more {what}")}</p>' if left > 0 else ""
 
 
 def _styled(text: str, style: str) -> str:

@@ -12,8 +12,8 @@ from threadkeep.inspector.json_tree import summary
 from threadkeep.inspector.pages.sizes import policy_of
 from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import QueryParameters
-from threadkeep.inspector.rendering import counted
 from threadkeep.jobs.byte_counts import format_bytes
+from threadkeep.plural import plural
 
 
 class ResultPage(NamedTuple):
@@ -80,7 +80,7 @@ def _chosen(shown: Inspected, query: QueryParameters) -> tuple[str, ThreadChange
 
 
 def _amount(checkpoints: int, writes: int) -> str:
-    return f"{counted(checkpoints, 'checkpoint')} and {counted(writes, 'write')}"
+    return f"{plural(checkpoints, 'checkpoint')} and {plural(writes, 'write')}"
 
 
 def _at(place: ChosenCheckpoint, id: str | None) -> ResultPage:
@@ -141,7 +141,7 @@ async def _preview_delete_branch(shown: Inspected, place: ChosenCheckpoint, _que
     found = await shown.keep.adelete_branch(
         place.thread, _checkpoint(place), ns=place.ns, kind=place.kind, dry_run=True
     )
-    return f"{counted(len(found.checkpoints), 'checkpoint')} would be removed."
+    return f"{plural(len(found.checkpoints), 'checkpoint')} would be removed."
 
 
 async def _copy(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
