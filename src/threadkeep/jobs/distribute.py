@@ -8,6 +8,7 @@ from typing import cast
 
 from threadkeep.jobs.migrate import migrate
 from threadkeep.session import Session
+from threadkeep.short_repr import short_repr
 from threadkeep.work import Work, read
 
 
@@ -21,6 +22,8 @@ class DistributeResult:
     tables: dict[str, str]
     distributed: tuple[str, ...]
     dry_run: bool
+
+    __repr__ = short_repr
 
 
 def distribute(session: Session, *, dry_run: bool = False) -> Work[DistributeResult]:
