@@ -648,7 +648,7 @@ class ThreadTranslation:
 
 
 def _checked(opened: ThreadRow, stored: ThreadRow) -> ThreadRow:
-    """Return an opened row with the checksum that it would have if it were stored like this; wrong if it is wrong."""
+    """Return an opened row with the checksum that it would have as plain data; a wrong checksum stays wrong."""
     is_wrong = stored.checksum != thread_checksum(stored)
     return opened._replace(bytes_check=stored.bytes_check, checksum=thread_checksum(opened) ^ is_wrong)
 

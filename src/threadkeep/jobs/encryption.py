@@ -1,6 +1,6 @@
 """Encrypt a storage that has plain data, and replace its keys.
 
-All of them may be interrupted and started again: they go on where they stopped. No two should run at once.
+All of them may be interrupted and started again: they continue where they stopped. No two should run at once.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class MemoryPage(NamedTuple):
 
 
 class MemoryPages:
-    """The memories of a tenant that have not expired at the time `now`, page by page.
+    """The memories of a tenant that are not expired at the time `now`, page by page.
 
     At the end all are read as they are stored, as `verify` does, to name those that are damaged. If a page cannot be
     read because of damage, the rest is read by key then.

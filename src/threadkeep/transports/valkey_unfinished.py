@@ -1,4 +1,4 @@
-"""Changes that were sent to a server of a cluster which has not replied yet, or whose replicas have not confirmed them.
+"""Changes that wait for the reply of a server of a cluster, or for its replicas to confirm them.
 
 A thread waits for their replies, so that changes on other servers do not. The runner asks for them again: they are not
 sent a second time.

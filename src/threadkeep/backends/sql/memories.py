@@ -193,7 +193,7 @@ def _write_memories(db: SqlContext, request: WriteMemories) -> int:
 
 
 def _change_memories(db: SqlContext, request: ChangeMemories) -> None:
-    """Write memories that others have not changed. PostgreSQL locks them first, and adds new ones if it still can."""
+    """Write memories unless others changed them. PostgreSQL locks them first, and adds new ones if it still can."""
     write, keys = request.write, tuple([key for key, _ in request.expected])
     db.dialect.lock_memories(db, write.tenant, keys)
     stored = _get_memories(db, GetMemories(write.tenant, keys, _BEFORE_ALL))
@@ -355,7 +355,7 @@ def _number(tenant: str, space: bytes, key: bytes) -> int:
 
 
 def _read_namespace(request: ListNamespaces, space: bytes, number: int, key: bytes, *times: int | None) -> Namespace:
-    """Return a namespace. A memory that is in it and has not expired proves that it is right."""
+    """Return a namespace. An unexpired memory in it proves that it is right."""
     created, updated, expires, total = times
     try:
         memory_key = MemoryKey(decode(space), from_bytes(key))

@@ -145,7 +145,7 @@ def test_a_read_of_what_base_store_refuses_is_an_invalid_namespace_error(my_stor
 def test_an_op_that_reads_what_base_store_refuses_is_an_invalid_namespace_error(
     my_store: Caller, namespace: Any
 ) -> None:
-    """Ops given to `batch` have not passed the checks of `get` and `search`."""
+    """Ops that are passed to `batch` skip the checks of `get` and `search`."""
     put_one_in_each(my_store, [("a", "b")])
     batches: list[list[Op]] = [
         [GetOp(namespace, "key")],
@@ -199,7 +199,7 @@ def test_a_text_as_the_path_of_a_match_condition_is_one_label(my_store: Caller) 
 
 
 def test_an_op_with_a_dot_never_meets_another_namespace(my_store: Caller) -> None:
-    """Ops given to `batch` have not passed the checks of `put` and `get`."""
+    """Ops that are passed to `batch` skip the checks of `put` and `get`."""
     put_one_in_each(my_store, [("a", "b")])
     try:
         assert my_store.batch([GetOp(("a.b",), "key")]) == [None]

@@ -122,7 +122,7 @@ def _cached_run_log(head: Head, record: CheckpointRecord) -> RunLog | None:
 
 
 def unseen_head(heads: Heads, key: ThreadKey) -> Head:
-    """Return a head for a thread that this process has not seen, as if the thread did not exist.
+    """Return a head for a thread that is new to this process, as if the thread did not exist.
 
     A commit that creates a thread raises Conflict if it exists. So the first change of a new thread needs no read.
     """

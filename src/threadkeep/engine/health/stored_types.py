@@ -1,4 +1,4 @@
-"""Count the classes that the values of a thread name: which there are, how often, and where one of them is.
+"""Count the classes that the values of a thread name, and find an example of each.
 
 Stored bytes are walked; nothing is built or imported. Rows and items that cannot be read are left out.
 """
@@ -90,7 +90,7 @@ def _values(scan: ThreadScan) -> Iterator[tuple[StoredAt, Slot]]:
 
 
 class _Walk:
-    """One thread while it is walked. `_first` has an item of each class for which there is no example yet."""
+    """One thread while it is walked. `_first` has the first item of each class that was found in an item."""
 
     def __init__(self, scan: ThreadScan) -> None:
         self.found = ThreadTypes()
@@ -146,7 +146,7 @@ class _Walk:
         self.found.add(found, self._scan.names.get(id.lane - FIRST_CHANNEL, "?"))
 
     def find_examples(self) -> None:
-        """Find a value for each class of which there is none in a row."""
+        """Find an example of each class that was found in items only."""
         for each, item in self._first.items():
             if each not in self.found.examples:
                 self.found.examples[each] = next(at for ranges, at in self._places.items() if _has(ranges, item))

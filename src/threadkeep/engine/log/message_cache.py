@@ -331,7 +331,7 @@ def _block(messages: Sequence[Any], parts: list[bytes]) -> _MessageBlock | None:
 
 
 def _match(block: _MessageBlock, messages: Sequence[Any]) -> _MessageBlock | None:
-    """Return the block if messages are as those of it were; None if not.
+    """Return the block if the messages equal those that it was made from; None if not.
 
     Usually they are the same objects with the same objects in their fields. Then only what can be changed in place is
     packed and compared. Other objects may be equal: then the block that is returned has these. This runs for each block

@@ -593,7 +593,7 @@ def _pack_odd_versions(every: Iterable[Any]) -> tuple[int, list[int], list[Any]]
 def _pack_far_versions(base: int, differences: Iterable[int]) -> tuple[list[int], list[int]]:
     """Return differences with those from _FAR on replaced by places in a list, and the list of these versions.
 
-    They are of channels that have not changed for long: mostly several channels with one version, and a small one.
+    They belong to channels that did not change for long. Mostly several channels share one version, a small one.
     """
     far: dict[int, int] = {}
     place = far.setdefault

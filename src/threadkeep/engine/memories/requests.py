@@ -59,7 +59,7 @@ class NewMemory(NamedTuple):
 
 
 class WriteMemories(Request[None]):
-    """Store and delete memories in one transaction. A memory that exists and has not expired keeps its `created`."""
+    """Store and delete memories in one transaction. An existing memory keeps its `created` unless it expired."""
 
     access: ClassVar[Access] = _IDEMPOTENT_WRITE
     is_refused: ClassVar[bool] = True

@@ -107,7 +107,7 @@ def _expected_distance(own_metadata: Mapping[str, Any], channels: Sequence[str])
 
 
 def _walk(head: Head, loaded: LoadedRows, channels: Sequence[str]) -> tuple[list[_Ancestor], set[str]]:
-    """Return the ancestors up to the last value that is needed, and the channels for which there is none among them.
+    """Return the ancestors back to the last value that is needed, and the channels without a value in any of them.
 
     LangGraph reads the same ancestors again in every run, so they stay cached as they were decoded. A row that is
     equal in all columns needs no other check: its checksum was compared then.
