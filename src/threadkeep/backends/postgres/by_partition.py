@@ -31,7 +31,7 @@ def store_memories(db: SqlContext, request: WriteMemories) -> int:
     partitions, by number, and vectors. A transaction of several partitions may be one of several machines.
     """
     puts, deletes = in_lock_order(request)
-    if puts and not request.sealed:
+    if not request.sealed:
         db.dialect.check_plain(db, request.tenant)
     if db.many("put-memories", map(row_of, puts)) != len(puts):
         raise Conflict
