@@ -16,6 +16,7 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.transfer.sources.postgres_server import PostgresRows
+from threadkeep.transfer.sources.rows import paged
 from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, ForeignCubeRun, UnreadableError, milliseconds
 
 KIND = "cubeloop-postgres"
@@ -93,7 +94,7 @@ class PostgresCubeThreads:
         last = self._rows.all(skipped, (thread, start - 1)) if start else [(-1,)]
         if not last:
             return
-        rows = self._rows.paged(query, lambda row: (thread, row[0]), (thread, last[0][0]))
+        rows = paged(self._rows, query, lambda row: (thread, row[0]), (thread, last[0][0]))
         for seq, about, payload, run_id, created in rows:
             yield CubeMessage(_plain(seq, payload, about), run_id, milliseconds(created) or 0)
 

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from threadkeep.transfer.sources.rows import paged
 from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, ForeignCubeRun, UnreadableError
 from threadkeep.transfer.sources.sqlite_file import SqliteRows
 
@@ -102,7 +103,7 @@ class SqliteCubeThreads:
         last = self._rows.all(skipped, (thread, start - 1)) if start else [(-1,)]
         if not last:
             return
-        for id, text, run_id, created in self._rows.paged(query, lambda row: (thread, row[0]), (thread, last[0][0])):
+        for id, text, run_id, created in paged(self._rows, query, lambda row: (thread, row[0]), (thread, last[0][0])):
             yield CubeMessage(parsed(text, f"message {id}"), run_id, _time(created) or 0)
 
 

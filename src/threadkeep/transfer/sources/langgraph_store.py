@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from threadkeep.engine.memories import json_text
 from threadkeep.engine.memories.requests import MemoryRow
+from threadkeep.transfer.sources.rows import Rows, paged
 from threadkeep.transfer.sources.source import ForeignMemory, UnreadableError, microseconds, parse_time
 
 
@@ -44,18 +45,6 @@ def _time(given: Any) -> int:
     return microseconds(time)
 
 
-class Rows(Protocol):
-    """The tables of another database."""
-
-    tables: dict[str, set[str]]
-
-    def all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a query."""
-
-    def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
-
-
 class StoreTableMemories:
     """The memories of a SQL store.
 
@@ -89,7 +78,7 @@ class StoreTableMemories:
 
     def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
         """Read all memories. One that cannot be read comes as its error."""
-        for row in self._rows.paged(self._query, lambda last: self._after(last[0], last[1]), self._after("", "")):
+        for row in paged(self._rows, self._query, lambda last: self._after(last[0], last[1]), self._after("", "")):
             yield foreign_memory(*row, vectors=self._embedded(row[0], row[1]))
 
     def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:

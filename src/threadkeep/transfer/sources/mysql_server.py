@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -57,12 +57,6 @@ class MySqlRows:
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(query, values or None)
             return list(cursor.fetchall())
-
-    def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
-        while page := self.all(query, start):
-            yield from page
-            start = key(page[-1])
 
     def close(self) -> None:
         """Close the connection."""

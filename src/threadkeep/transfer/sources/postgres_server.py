@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
 from urllib.parse import unquote
@@ -53,12 +53,6 @@ class PostgresRows:
         """Return all rows of a query, in binary."""
         with self._translated():
             return self._connection.execute(query, values, binary=True).fetchall()
-
-    def paged(self, query: Any, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
-        while page := self.all(query, start):
-            yield from page
-            start = key(page[-1])
 
     def close(self) -> None:
         """Close the connection."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,12 +53,6 @@ class SqliteRows:
         """Read the rows of a query one by one. Without WAL, writers are blocked meanwhile."""
         with self._translated():
             yield from self._connection.execute(query, values)
-
-    def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
-        while page := self.all(query, start):
-            yield from page
-            start = key(page[-1])
 
     def close(self) -> None:
         """Close the file."""
