@@ -69,7 +69,7 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "sweep": ({"config", "every"}, set()),  # options of `open` and of `start_sweeping`
     "tag": ({"remove"}, set()),  # in Python, the name is None
     "erase": (set(), {"partly"}),  # the command asks
-    "import": (set(), {"file"}),  # SOURCE
+    "import": ({"source_key"}, {"serde", "file"}),  # SOURCE, and a serializer that has the key
     "export": ({"output"}, {"file"}),
     "convert": (set(), {"source_keys"}),  # --keys
     "encrypt": ({"hide_ids"}, set()),  # an option of `open`
