@@ -168,3 +168,28 @@ def test_a_missing_folder_is_named(keep: Any, tmp_path: Path, capsys: Any, comma
     file = tmp_path / "missing" / "new.db"
     assert run([*command, "--url", str(file)]) == 2
     assert capsys.readouterr().err == f"error: file {file} not found: the folder {file.parent} does not exist\n"
+
+
+def test_the_missing_folder_of_an_export_is_named(keep: Any, tmp_path: Path, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["export", "--output", "missing/t.tk"]) == 2
+    assert "error: there is no directory " + str(tmp_path / "missing") in capsys.readouterr().err
+
+
+def test_a_backup_without_a_file_says_that_the_file_is_missing(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["backup"]) == 2
+    assert "error: name the FILE to write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["encrypt", "rotate", "reencrypt"])
+def test_a_command_that_needs_keys_names_its_option(keep: Any, capsys: Any, command: str) -> None:
+    chat(keep, "t")
+    assert run([command]) == 2
+    assert "--keys FILE" in capsys.readouterr().err
+
+
+def test_a_source_that_is_a_database_of_threadkeep_is_called_so(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["import", "agent.db", "--url", "new.db"]) == 2
+    assert "agent.db is threadkeep's own database: use threadkeep.convert" in capsys.readouterr().err

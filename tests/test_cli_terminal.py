@@ -30,6 +30,7 @@ MAIN = "from threadkeep.cli import main; main()"
 THREAD = "support-7f3a9c1e-4d2b-4b6e-9a55"
 HOSTILE = "evil \x1b[2Jred\x07\nnew\u202e"
 WIDE = "東京-予約 🎉"
+UUIDS = ["0d5f8a52-3c1e-4b7a-9a55-7f3a9c1e4d2b", "1b0c6a11-80f2-4d0e-8f0b-2a6b1c9d7e34"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 TOPICS = ("order 4711", "東京のホテルを予約してください 🏨", "why nobody answered me for three weeks, " * 4)
 ANSWER = (
@@ -319,7 +320,7 @@ def test_a_table_of_branches_has_no_broken_words_and_no_empty_columns(terminal: 
 def test_the_threads_of_a_terminal_are_a_page_and_those_of_a_pipe_all(terminal: Terminal, place: Place) -> None:
     shown = terminal("threads", "--order", "id").lines
     assert shown[-1].startswith("next page: --after ")
-    assert shown[-2] == "a wider terminal also shows: kind, writes, size, step"
+    assert shown[-2] == "a wider terminal also shows: kind"
     assert len(shown) == 2 + 50 + 2
     assert len(piped(place, "threads").splitlines()) == 2 + 63
     ids = piped(place, "threads", "--ids").splitlines()
@@ -329,6 +330,36 @@ def test_the_threads_of_a_terminal_are_a_page_and_those_of_a_pipe_all(terminal: 
     assert piped(place, "waiting", "--ids").splitlines() in ([], [THREAD])
     assert piped(place, "memories", "--ids") == "users/東京\n"
     assert piped(place, "memories", "users", "--ids").startswith("users/東京\tevil \\x1b")
+
+
+@pytest.fixture(scope="module")
+def long_ids(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with threads that have a UUID as their id, and long titles, also in wide characters."""
+    file = tmp_path_factory.mktemp("long-ids") / "agent.db"
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        for id, topic in zip(UUIDS, (TOPICS[1] * 2, TOPICS[2]), strict=True):
+            Chain(keep.checkpointer, id).put({"messages": [HumanMessage(topic)]}, source="loop", who=TOPICS[2])
+        keep.describe(UUIDS[1], labels=["new"])
+    return file
+
+
+@pytest.mark.parametrize("order", ["id", "bytes"])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_a_thread_is_one_line_with_its_whole_id(terminal: Terminal, long_ids: Path, width: int, order: str) -> None:
+    lines = terminal("threads", "--url", str(long_ids), "--order", order, width=width).lines
+    assert sorted(line.split()[0] for line in lines[2:4]) == sorted(UUIDS)
+    assert all(cell_len(line) <= width for line in lines)
+    assert ("size" if order == "bytes" else "updated") in lines[0] or width == 60
+    assert any(line.rstrip().endswith("[new]") for line in lines)
+    assert " ".join(lines[4:]).startswith("a wider terminal also shows: kind" if width < 160 else "")
+    assert len(lines) > 4 or width == 160
+
+
+def test_a_title_and_metadata_are_folded_before_an_id(terminal: Terminal, long_ids: Path) -> None:
+    lines = terminal("threads", "--url", str(long_ids), "--column", "who").lines
+    assert [line.split()[0] for line in lines if line.startswith(("0", "1"))] == UUIDS[::-1]
+    narrow = terminal("threads", "--url", str(long_ids), "--ids", width=40).lines
+    assert sorted(narrow) == sorted(UUIDS)
 
 
 # --- the pager

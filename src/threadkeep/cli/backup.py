@@ -23,7 +23,7 @@ _MOST_PROBLEMS = 20
 
 @app.command(epilog="Example: threadkeep backup agent.db backup.db")
 def backup(
-    source: Annotated[str, typer.Argument(metavar="[URL]", help="Storage. Default: --url.")],
+    source: Annotated[str | None, typer.Argument(metavar="URL", help="Storage. Default: --url.")] = None,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="File to write. It must not exist.")] = None,
     *,
     verify: Annotated[
@@ -38,6 +38,8 @@ def backup(
     A SQLite file is copied as of one moment, with all tenants. Any other storage becomes a portable file of one tenant.
     """
     from_url, to_file = (source, file) if file is not None else (url, source)
+    if to_file is None:
+        raise ValueError("name the FILE to write")
     with (
         open_keep(from_url, tenant, read_only=True) as keep,
         interruption_message("nothing was written"),
@@ -65,7 +67,7 @@ def _backup_lines(result: threadkeep.BackupResult) -> Iterator[RenderableType]:
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A backup, or a portable file.")],
     target: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="Target storage. Default: --url.", show_default=False)
+        str | None, typer.Argument(metavar="URL", help="Target storage. Default: --url.", show_default=False)
     ] = None,
     *,
     verify: Verify = True,

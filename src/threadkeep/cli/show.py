@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -35,7 +36,6 @@ from threadkeep.cli.options import (
     key_value,
 )
 from threadkeep.cli.output import (
-    NARROW,
     STATUS_STYLES,
     Hanging,
     as_json_text,
@@ -65,6 +65,8 @@ _MOST_IN_PAGE = 1000
 _INDENT = Text("    ")
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
+_LEAST_TITLE, _SHORTEST_TITLE = 16, 4
+"""Columns are left out of a table of threads until titles have the first width. None is cut below the second."""
 _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow"), "moved": (">", "cyan")}
 
 
@@ -178,19 +180,19 @@ def _thread_lines(
     if not found:
         yield "no threads"
         return
-    left_out = _left_out(found, order) if is_terminal() and console().width < NARROW else []
-    names = [name for name in _THREAD_COLUMNS if name not in left_out]
-    metadata = dict.fromkeys(columns)
-    rows = (
-        [*(_THREAD_COLUMNS[name](info) for name in names), *(_metadata_cell(info, key) for key in metadata)]
-        for info in found
-    )
-    right = ("checkpoints", "writes", "size", "step")
+    metadata = {key: [_metadata_cell(info, key) for info in found] for key in columns}
+    cells = {name: [cell(info) for info in found] for name, cell in _THREAD_COLUMNS.items()}
+    room = console().width - sum(min(_column_width(key, column), _LEAST_TITLE) for key, column in metadata.items())
+    titles = [_title(info, _WIDTH) for info in found]
+    left_out = _left_out(cells, order, room - min(_LEAST_TITLE, max(title.cell_len for title in titles)))
+    cells = {name: column for name, column in cells.items() if name not in left_out}
+    room -= sum(_column_width(name, column) for name, column in cells.items())
+    titles = [_title(info, room) for info in found]
     yield table(
-        [*names, *map(one_line, metadata)],
-        rows,
-        right=right,
-        no_wrap=[name for name in names if name not in ("thread", "title")],
+        [*cells, "title", *map(one_line, metadata)],
+        zip(*cells.values(), titles, *metadata.values(), strict=True),
+        right=("checkpoints", "writes", "size", "step"),
+        no_wrap=[name for name in cells if name != "thread" or room >= _SHORTEST_TITLE],  # a long id is folded
     )
     if left_out:
         yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
@@ -198,19 +200,35 @@ def _thread_lines(
         yield Text(f"next page: {one_line(more)}", "dim")
 
 
-def _left_out(found: list[threadkeep.ThreadInfo], order: str) -> list[str]:
-    """Return the columns that a narrow terminal does not show, so that a UUID fits on its line."""
-    kind = ["kind"] if len({info.kind for info in found}) == 1 else []
-    return [*kind, "writes", "updated" if order == "bytes" else "size", "step"]
+def _left_out(cells: Mapping[str, Sequence[str | Text]], order: str, room: int) -> list[str]:
+    """Return the columns to leave out, so that the others, with ids on one line, fit into `room`."""
+    least_useful = [
+        *(["kind"] if len(set(cells["kind"])) == 1 else []),
+        "writes",
+        "step",
+        *(["updated", "checkpoints", "size"] if order == "bytes" else ["size", "checkpoints", "updated"]),
+    ]
+    widths = {name: _column_width(name, column) for name, column in cells.items()}
+    left_out: list[str] = []
+    while least_useful and sum(widths.values()) > room:
+        left_out.append(least_useful.pop(0))
+        del widths[left_out[-1]]
+    return [name for name in cells if name in left_out]
 
 
-def _title(info: threadkeep.ThreadInfo) -> Text:
-    """Return the title of a thread, a derived one in quotes, with its labels."""
-    title = shorten(info.title or "", _WIDTH)
-    text = Text(title if info.titled or not title else f"“{title}”")
+def _column_width(name: str, column: Iterable[str | Text]) -> int:
+    """Return the width of a column of a table, with the space after it."""
+    return max(cell_len(str(cell)) for cell in (name, *column)) + 2
+
+
+def _title(info: threadkeep.ThreadInfo, width: int) -> Text:
+    """Return the title of a thread, a derived one in quotes, with its labels. A long title is cut, labels are not."""
     labels = ", ".join(map(one_line, info.labels))
-    text.append(f" [{labels}]" if labels else "", "cyan")
-    return text.append(" (archived)" if info.archived else "", "dim")
+    end = Text(f" [{labels}]" if labels else "", "cyan").append(" (archived)" if info.archived else "", "dim")
+    quotes = ("", "") if info.titled or not info.title else ("“", "”")
+    title = Text(shorten(info.title or "", _WIDTH))
+    title.truncate(max(width - len("".join(quotes)) - end.cell_len, _SHORTEST_TITLE), overflow="ellipsis")
+    return Text.assemble(quotes[0], title, quotes[1], end)
 
 
 def _metadata_cell(info: threadkeep.ThreadInfo, key: str) -> str:
@@ -218,16 +236,15 @@ def _metadata_cell(info: threadkeep.ThreadInfo, key: str) -> str:
     return shorten(one_line(value if isinstance(value, str) else as_json_text(value)), _WIDTH)
 
 
-_THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], Any]] = {
+_THREAD_COLUMNS: Mapping[str, Callable[[threadkeep.ThreadInfo], str | Text]] = {
     "thread": lambda info: shorten(one_line(info.id), _WIDTH),
     "kind": lambda info: info.kind,
     "status": lambda info: Text(info.status, STATUS_STYLES.get(info.status, "")),
-    "checkpoints": lambda info: info.checkpoints,
-    "writes": lambda info: info.writes,
+    "checkpoints": lambda info: f"{info.checkpoints:,}",
+    "writes": lambda info: f"{info.writes:,}",
     "size": lambda info: format_size(info.bytes),
     "updated": lambda info: f"{info.updated:%Y-%m-%d %H:%M}",
-    "step": lambda info: info.step,
-    "title": _title,
+    "step": lambda info: "" if info.step is None else f"{info.step:,}",
 }
 
 

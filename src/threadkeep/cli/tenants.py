@@ -17,8 +17,8 @@ from threadkeep.plural import plural
 
 @app.command(epilog="Example: threadkeep tenants drop acme --yes")
 def tenants(
-    action: Annotated[str | None, typer.Argument(metavar="[drop]", help="Drop a tenant. Default: list all.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The tenant to drop.")] = None,
+    action: Annotated[str | None, typer.Argument(metavar="drop", help="Drop a tenant. Default: list all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tenant to drop.")] = None,
     *,
     yes: Yes = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print only the names, one on each line.")] = False,

@@ -138,7 +138,7 @@ def _while_away(call: Callable[[], Any]) -> Any:
 def _keys_of(session: Session) -> Keys:
     keys: Keys | None = session.transport.tenant(session.tenant).keys
     if keys is None:
-        raise ValueError("this Keep has no keys: open it with keys=")
+        raise ValueError("this Keep has no keys: open it with keys=, or on the command line with --keys FILE")
     return keys
 
 

@@ -69,6 +69,8 @@ def open_for_writing(where: PortableFile, keys: Keys | None = None, *, compress:
         return
     if path.exists() and path.stat().st_size and not is_portable(path):
         raise FileExistsError(f"{path} exists and is not an export of threadkeep: it was not replaced")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent}")
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:

@@ -25,8 +25,8 @@ _OWN_TABLES = {"tk_threads", "tk_items"}
 
 
 _INSTEAD = {
-    OWN_DATABASE: "use threadkeep.convert, or the command convert",
-    OWN_EXPORT: "use Keep.import_portable, or the command import",
+    OWN_DATABASE: "database: use threadkeep.convert, or the command convert",
+    OWN_EXPORT: "export: use Keep.import_portable, or the command import",
 }
 
 
@@ -34,7 +34,7 @@ class OwnError(ValueError):
     """The source is threadkeep's own: a database or a portable file, as `kind` says."""
 
     def __init__(self, name: str, kind: str) -> None:
-        super().__init__(f"{name} is threadkeep's own ({kind}): {_INSTEAD[kind]}")
+        super().__init__(f"{name} is threadkeep's own {_INSTEAD[kind]}")
         self.kind = kind
 
 
