@@ -111,7 +111,7 @@ def _put(namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> Any:
 OTHERS = {
     "close", "setup", "tenant", "drop_tenant", "start_sweeping", "stop_sweeping", "encrypt", "rotate", "reencrypt",
     "import_from", "import_portable", "lease", "lease_info", "break_lease", "metrics", "build_search_index",
-    "drop_search_index",
+    "drop_search_index", "distribute",
 }  # fmt: skip
 """What is tested elsewhere: it opens or closes, works without keys, or is only there for keys or other storages."""
 

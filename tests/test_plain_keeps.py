@@ -195,7 +195,7 @@ OTHERS = {
     "ttl_config", "index_config", "embeddings", "checkpointer", "store", "cache", "files", "cube",
 }  # fmt: skip
 """What asks the storage for nothing."""
-OF_THE_STORAGE = {"tenants", "drop_tenant", "doctor", "migrate"}
+OF_THE_STORAGE = {"tenants", "drop_tenant", "doctor", "migrate", "distribute"}
 """What is about the whole storage and needs no keys."""
 WITH_KEYS = {"encrypt", "rotate", "reencrypt"}
 """ValueError without keys."""

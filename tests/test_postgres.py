@@ -27,7 +27,7 @@ from old_schemas import use_version
 from processes import run, run_concurrently, run_forked
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
-from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import steps_after
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -276,7 +276,7 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     assert execute(f"select count(*) from {schema_of(url)}.tk_threads") == [(1,)]
 
 
-VERSIONS = [(version,) for version in range(1, SCHEMA_VERSION + 1)]
+VERSIONS = [(version,) for version in steps_after(0)]
 
 
 def test_a_migration_is_recorded_once(url: str) -> None:
@@ -994,7 +994,8 @@ def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
         saver = keep.checkpointer
         keep.setup()
         chain, log = Chain(saver), ["first"]
-        assert count(lambda: chain.put({"log": log, "n": 0})) == 2  # a thread that is not cached is loaded first
+        # A thread that is not cached is loaded first; if it does not exist, its tenant might be encrypted.
+        assert count(lambda: chain.put({"log": log, "n": 0})) == 3
         for n in range(1, 12):
             log = [*log, f"message {n} " * 50]
             assert count(lambda: chain.put({"log": log, "n": n}, user="ada")) == 1
@@ -1008,7 +1009,7 @@ def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
     with threadkeep.open(statements_log.url, prepare=prepare) as keep:
         keep.setup()
         assert count(lambda: keep.checkpointer.get_tuple(config("t"))) == 1
-        assert count(lambda: keep.checkpointer.get_tuple(config("nobody"))) == 1
+        assert count(lambda: keep.checkpointer.get_tuple(config("nobody"))) == 2  # is its tenant encrypted?
     with threadkeep.open(statements_log.url, prepare=prepare, cache_bytes=0) as keep:
         keep.setup()
         for _ in range(3):

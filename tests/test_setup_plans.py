@@ -12,7 +12,7 @@ from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
-from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaVersions
+from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, STEPS, SchemaVersions, steps_after
 from threadkeep.plan import Plan, Request, drive
 
 POSTGRES, SQLITE = PostgresDialect().sql, SqliteDialect().sql
@@ -39,11 +39,11 @@ class Database:
         return rows.pop(0) if rows and isinstance(rows[0], list) else rows
 
 
-@pytest.mark.parametrize("found", range(SCHEMA_VERSION))
+@pytest.mark.parametrize("found", [0, *STEPS[:-1]])
 def test_a_sqlite_file_is_migrated_step_by_step(found: int) -> None:
     file = Database(SQLITE, {"versions": [(found,)] if found else []})
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
-    steps = [f"schema-{step}" for step in range(found + 1, SCHEMA_VERSION + 1)]
+    steps = [f"schema-{step}" for step in steps_after(found)]
     executed = ["versions"] if found else ["versions", "schema-table"]
     assert file.executed == [*executed, *steps, "set-version"]
     assert file.values == [SCHEMA_VERSION]
@@ -75,11 +75,11 @@ def test_postgresql_gets_the_schema_that_is_named_if_it_is_missing(schema: str |
     assert ("create-schema" in server.executed) == (schema is not None and not there)
 
 
-@pytest.mark.parametrize("found", range(SCHEMA_VERSION))
+@pytest.mark.parametrize("found", [0, *STEPS[:-1]])
 def test_postgresql_records_every_migration_before_it_is_made(found: int) -> None:
     server = Database(POSTGRES, {"versions": [(found,)]})
     server.run(postgres_setup.migrate(POSTGRES, None))
-    assert server.values == list(range(found + 1, SCHEMA_VERSION + 1))
+    assert server.values == list(steps_after(found))
     assert server.executed[:3] == ["schema-0", "versions", "set-version"]
 
 
