@@ -115,7 +115,7 @@ screenshots: $(VENV)/.stamp  ## make the pictures of the inspector in docs/image
 	$(RUN) tools/screenshots.py $(ARGS)
 
 bench-encryption: $(VENV)/.stamp  ## measure what encryption costs
-	$(RUN) bench/encryption.py $(ARGS)
+	$(RUN) bench/run.py --full --rows encryption $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)

@@ -1,94 +1,97 @@
-"""What encryption costs: the same work on threadkeep without keys, with keys, and with hidden ids: `make bench-encryption`.
-
-    python bench/encryption.py                       # SQLite and PostgreSQL
-    python bench/encryption.py --turns 200           # the whole conversation
+"""Rows about encryption: the same work on threadkeep without keys, with keys, and with hidden ids as well.
 
 The three take turns in small pieces, and the first one changes. They must end with the same state, or the run fails.
-Read the ratios: how many times more time or bytes than without keys.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import threadkeep
+from benchmark import Benchmark
 from contenders import THREADKEEP, Durability
-from conversations import THREAD, config_of
+from conversations import DURABILITIES, GETS, PAGES, THREAD, WRITES, config_of
 from equality import check_equal
-from measuring import Figures, measure, rotate
+from measuring import measure, rotate
 from recording import Stopwatch, record, replay
-from storages import Storage, open_storage
 
 KEYS = threadkeep.Keys({"k1": os.urandom(32)}, primary="k1")
 VARIANTS: Mapping[str, dict[str, Any]] = {
-    "no keys": {},
-    "keys": {"keys": KEYS},
-    "hidden ids": {"keys": KEYS, "hide_ids": True},
+    "without keys": {},
+    "with keys": {"keys": KEYS},
+    "with hidden ids": {"keys": KEYS, "hide_ids": True},
 }
-PUTS = ("put", "put_writes")
-GETS, PAGES, SEARCHES, MEMORIES = 15, 5, 15, 2_000
-Ratios = dict[str, list[Figures]]
+SEARCHES, MEMORIES = 15, 2_000
+Keeps = Mapping[str, threadkeep.Keep]
 
 
-def conversation(storage: Storage, turns: int, durability: Durability, ratios: Ratios) -> None:
-    """Replay a conversation on each variant, then read it."""
-    urls = {name: storage.new_url(f"{durability}-{number}") for number, name in enumerate(VARIANTS)}
-    watches = {name: Stopwatch() for name in VARIANTS}
-    with ExitStack() as stack:
-        keeps = opened(stack, urls, durability)
-        for number, calls in enumerate(record(turns)):
-            for name in rotate(list(VARIANTS), number):
-                replay(keeps[name].checkpointer, calls, thread=THREAD, watch=watches[name])
-        check_equal([keep.checkpointer for keep in keeps.values()], config_of())
-        add(ratios, f"put and put_writes, {durability}", {name: each.total(*PUTS) for name, each in watches.items()})
-        add(ratios, f"the same, CPU, {durability}", {name: each.total_cpu(*PUTS) for name, each in watches.items()})
+def encryption(benchmark: Benchmark) -> None:
+    """Measure a conversation, strict and relaxed, and memories."""
+    for _ in benchmark.repetitions("with and without keys"):
+        for durability in DURABILITIES:
+            _conversation(benchmark, durability)
+        _memories(benchmark)
+
+
+def _conversation(benchmark: Benchmark, durability: Durability) -> None:
+    """Replay a conversation in each variant, then read it."""
+    turns = benchmark.scale.turns
+    with benchmark.databases("keys", len(VARIANTS)) as given:
+        urls = dict(zip(VARIANTS, given, strict=True))
+        watches = {name: Stopwatch() for name in VARIANTS}
+        with ExitStack() as stack:
+            keeps = _opened(stack, urls, durability)
+            for number, calls in enumerate(record(turns)):
+                for name in rotate(list(VARIANTS), number):
+                    replay(keeps[name].checkpointer, calls, thread=THREAD, watch=watches[name])
+            check_equal([keep.checkpointer for keep in keeps.values()], config_of())
+            wall = {name: each.total(*WRITES) for name, each in watches.items()}
+            cpu = {name: each.total_cpu(*WRITES) for name, each in watches.items()}
+            what = f"put and put_writes, {turns} turns, {durability}"
+            benchmark.rows.add(f"keys, saver time, {durability}", what, "s", wall, cpu)
+            if durability == "strict":
+                latest = measure(keeps, lambda keep, _: keep.checkpointer.get_tuple(config_of()), GETS)
+                benchmark.rows.add_timed("keys, get", "get_tuple, latest, warm", latest)
+                page = measure(keeps, lambda keep, _: list(keep.checkpointer.list(config_of(), limit=10)), PAGES)
+                benchmark.rows.add_timed("keys, list(10)", "list(limit=10)", page)
         if durability == "strict":
-            timed(ratios, "get_tuple, warm", keeps, lambda keep, _: keep.checkpointer.get_tuple(config_of()), GETS)
-            listed = lambda keep, _: list(keep.checkpointer.list(config_of(), limit=10))  # noqa: E731
-            timed(ratios, "list(limit=10)", keeps, listed, PAGES)
-    with ExitStack() as stack:
-        cold = opened(stack, urls, durability)
-        timed(ratios, f"get_tuple, first, {durability}", cold, lambda keep, _: keep.checkpointer.get(config_of()), 1)
-    sizes = {name: float(sum(storage.disk_usage(THREADKEEP, url).values())) for name, url in urls.items()}
-    add(ratios, f"bytes on disk, {durability}", sizes)
-    for url in urls.values():
-        storage.drop(url)
+            with ExitStack() as stack:
+                first = measure(
+                    _opened(stack, urls, durability), lambda keep, _: keep.checkpointer.get_tuple(config_of()), 1
+                )
+            benchmark.rows.add_timed("keys, first get", "get_tuple, latest, the first one of a Keep", first)
+            _add_bytes(benchmark, "keys, bytes", f"bytes on disk after {turns} turns", urls)
 
 
-def memories(storage: Storage, ratios: Ratios) -> None:
+def _memories(benchmark: Benchmark) -> None:
     """Put, get and search memories in each variant."""
-    urls = {name: storage.new_url(f"memories-{number}") for number, name in enumerate(VARIANTS)}
-    with ExitStack() as stack:
-        keeps = opened(stack, urls, "strict")
-        timed(ratios, "store put", keeps, put_memory, MEMORIES)
-        found = lambda keep, number: keep.store.get(("users", f"u{number % 40}"), f"k{number}")  # noqa: E731
-        timed(ratios, "store get", keeps, found, MEMORIES // 4)
-        one_user = lambda keep, number: keep.store.search(("users", f"u{number}"), limit=20)  # noqa: E731
-        timed(ratios, "store search, by prefix", keeps, one_user, SEARCHES)
-        words = lambda keep, number: keep.store.search(("users",), query=f"plan{number}", limit=10)  # noqa: E731
-        timed(ratios, "store search, by words", keeps, words, SEARCHES)
-        filtered = lambda keep, number: keep.store.search(("users",), filter={"rank": number}, limit=10)  # noqa: E731
-        timed(ratios, f"store search, filter over {MEMORIES:,} memories", keeps, filtered, SEARCHES)
-    sizes = {name: float(sum(storage.disk_usage(THREADKEEP, url).values())) for name, url in urls.items()}
-    add(ratios, f"bytes of {MEMORIES:,} memories on disk", sizes)
-    for url in urls.values():
-        storage.drop(url)
+    with benchmark.databases("memories", len(VARIANTS)) as given:
+        urls = dict(zip(VARIANTS, given, strict=True))
+        with ExitStack() as stack:
+            keeps = _opened(stack, urls, "strict")
+
+            def add(what: str, action: Callable[[Any, int], object], rounds: int) -> None:
+                benchmark.rows.add_timed(f"keys, store {what}", f"store: {what}", measure(keeps, action, rounds))
+
+            add("put", _put_memory, MEMORIES)
+            add("get", lambda keep, n: keep.store.get(("users", f"u{n % 40}"), f"k{n}"), MEMORIES // 4)
+            add("search by prefix", lambda keep, n: keep.store.search(("users", f"u{n}"), limit=20), SEARCHES)
+            words = lambda keep, n: keep.store.search(("users",), query=f"plan{n}", limit=10)  # noqa: E731
+            add("search by words", words, SEARCHES)
+            one = lambda keep, n: keep.store.search(("users",), filter={"rank": n}, limit=10)  # noqa: E731
+            add(f"filter over {MEMORIES:,} memories", one, SEARCHES)
+        _add_bytes(benchmark, "keys, store bytes", f"store: bytes on disk, {MEMORIES:,} memories", urls)
 
 
-def put_memory(keep: threadkeep.Keep, number: int) -> None:
+def _put_memory(keep: threadkeep.Keep, number: int) -> None:
     value = {"text": f"prefers the plan{number % 50} and is called in the morning", "rank": number}
     keep.store.put(("users", f"u{number % 40}"), f"k{number}", value)
 
 
-def opened(stack: ExitStack, urls: Mapping[str, str], durability: Durability) -> dict[str, threadkeep.Keep]:
+def _opened(stack: ExitStack, urls: Mapping[str, str], durability: Durability) -> Keeps:
     keeps = {
         name: stack.enter_context(threadkeep.open(url, durability=durability, **VARIANTS[name]))
         for name, url in urls.items()
@@ -98,53 +101,7 @@ def opened(stack: ExitStack, urls: Mapping[str, str], durability: Durability) ->
     return keeps
 
 
-def timed(
-    ratios: Ratios,
-    what: str,
-    keeps: Mapping[str, threadkeep.Keep],
-    action: Callable[[threadkeep.Keep, int], object],
-    rounds: int,
-) -> None:
-    add(ratios, what, measure(keeps, action, rounds)[0])
-
-
-def add(ratios: Ratios, what: str, figures: Figures) -> None:
-    ratios.setdefault(what, []).append(figures)
-
-
-def show(console: Console, title: str, ratios: Ratios) -> None:
-    table = Table(title=title, title_justify="left")
-    for number, heading in enumerate(("times more than without keys", *list(VARIANTS)[1:])):
-        table.add_column(heading, justify="right" if number else "left")
-    for what, figures in ratios.items():
-        table.add_row(
-            what, *(spread([each[name] / each["no keys"] for each in figures]) for name in list(VARIANTS)[1:])
-        )
-    console.print(table)
-
-
-def spread(ratios: Sequence[float]) -> str:
-    middle = f"{statistics.median(ratios):.2f}x"
-    return f"{middle} ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else middle
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what encryption costs.")
-    parser.add_argument("--turns", type=int, default=200)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--storages", choices=("sqlite", "postgres"), nargs="+", default=["sqlite", "postgres"])
-    options = parser.parse_args()
-    console, errors = Console(width=140), Console(stderr=True)
-    for name in options.storages:
-        ratios: Ratios = {}
-        with open_storage(postgres=name == "postgres") as storage:
-            for number in range(options.repetitions):
-                errors.print(f"  {name}, repetition {number + 1} of {options.repetitions}", style="dim")
-                conversation(storage, options.turns, "strict", ratios)
-                conversation(storage, options.turns, "relaxed", ratios)
-                memories(storage, ratios)
-        show(console, f"{name}, {options.turns} turns", ratios)
-
-
-if __name__ == "__main__":
-    main()
+def _add_bytes(benchmark: Benchmark, key: str, what: str, urls: Mapping[str, str]) -> None:
+    """Add what databases take on disk; nobody may have them open."""
+    usage = {name: sum(benchmark.storage.disk_usage(THREADKEEP, url).values()) / 1e6 for name, url in urls.items()}
+    benchmark.rows.add(key, what, "MB", usage)

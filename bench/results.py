@@ -21,7 +21,7 @@ import psycopg
 
 import charts
 from charts import Bar, Curve, times
-from goals import GROWTH_GOAL, NEVER_BELOW, goal
+from goals import GROWTH_GOAL, MOST_WITH_KEYS, NEVER_BELOW, goal
 from measuring import Row
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +48,8 @@ SECTIONS = {
     "The store": ("store",),
     "CubeLoop threads": ("cube",),
 }
+ENCRYPTION = "encryption"
+"""The group that compares threadkeep with itself: it has a table of its own."""
 README_ROWS = (
     "saver time, strict",
     "bytes",
@@ -173,6 +175,20 @@ def headings(storage: str) -> tuple[str, ...]:
     return ("what", *both, "times less", "range", "CPU: times less (of both)", "goal")
 
 
+HEADINGS_OF_KEYS = ("what", "without keys", "with keys", "times more", "with hidden ids", "times more", "at most")
+
+
+def cells_of_keys(row: Row) -> list[str]:
+    """Return a row of the table on encryption. What takes more than it may is bold."""
+    plain, most = row.names[0], MOST_WITH_KEYS.get(row.key)
+    found = [row.what, figure(row.median(plain), row.unit)]
+    for name in row.names[1:]:
+        ratio = statistics.median(each[name] / each[plain] for each in row.figures)
+        too_much = most is not None and ratio > most
+        found += [figure(row.median(name), row.unit), f"**{ratio:.2f}x**" if too_much else f"{ratio:.2f}x"]
+    return [*found, f"{most}x" if most else ""]
+
+
 def verdict(storage: str, rows: Iterable[Row]) -> str:
     """Return a sentence on losses and on goals that are not reached."""
     found = [(row.what, statistics.median(row.ratios()), goal(storage, row.key)) for row in rows if row.ratios()]
@@ -190,10 +206,9 @@ def verdict(storage: str, rows: Iterable[Row]) -> str:
 # --- the page
 
 
-def table(storage: str, rows: Sequence[Row]) -> str:
-    names = headings(storage)
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = f"| {' | '.join(names)} |\n|---|{'---:|' * (len(names) - 1)}"
-    return "\n".join([head, *(f"| {' | '.join(cells(storage, row))} |" for row in rows)])
+    return "\n".join([head, *(f"| {' | '.join(cells)} |" for cells in rows)])
 
 
 def bars_of(storage: str, rows: Iterable[Row]) -> list[Bar]:
@@ -270,7 +285,10 @@ def render(results: Results) -> Page:
             if rows:
                 parts.append(f"#### {title.partition(',')[0]}: {_within(section)}")
                 parts += add_plots(storage, section, rows, plots)
-                parts.append(table(storage, rows))
+                parts.append(table(headings(storage), (cells(storage, row) for row in rows)))
+        costs = rows_of(results, storage, [ENCRYPTION])
+        if costs:
+            parts += [f"#### {title}: what encryption costs", table(HEADINGS_OF_KEYS, map(cells_of_keys, costs))]
     return Page("\n\n".join(parts) or NOTHING, plots)
 
 

@@ -26,6 +26,7 @@ from concurrency import crowd, parallel_tasks, valkey
 from conversations import conversation, growth, long_thread
 from cubes import cube
 from deltas import deltas
+from encryption import encryption
 from measuring import Row, Rows
 from small_checkpoints import small_checkpoints
 from storages import Storage, postgres_storage, sqlite_storage
@@ -42,7 +43,7 @@ GROUPS: Mapping[str, Group] = {
     "tasks": parallel_tasks,
     "store": store,
     "cube": cube,
-    # Once a Keep can encrypt: a group that measures the conversation with encryption on and off.
+    "encryption": encryption,
 }
 
 
@@ -60,15 +61,19 @@ STORAGES = {
 }
 
 
-def show(console: Console, storage: str, rows: Iterable[Row]) -> None:
+def show(console: Console, storage: str, group: str, rows: Iterable[Row]) -> None:
     found = list(rows)
+    of_keys = group == results.ENCRYPTION
+    headings = results.HEADINGS_OF_KEYS if of_keys else results.headings(storage)
     table = Table(title=results.TITLES[storage], title_justify="left")
-    for number, heading in enumerate(results.headings(storage)):
+    for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left")
     for row in found:
-        table.add_row(*(cell.replace("**", "") for cell in results.cells(storage, row)))
+        cells = results.cells_of_keys(row) if of_keys else results.cells(storage, row)
+        table.add_row(*(cell.replace("**", "") for cell in cells))
     console.print(table)
-    console.print(results.verdict(storage, found))
+    if not of_keys:
+        console.print(results.verdict(storage, found))
 
 
 def main() -> None:
@@ -92,7 +97,7 @@ def main() -> None:
                 start, rows = perf_counter(), Rows()
                 run(Benchmark(storage, scale, rows, lambda what: errors.print(f"  {what}", style="dim")))
                 errors.print(f"{name}, {group}: {perf_counter() - start:.0f} s", style="dim")
-                show(console, name, rows)
+                show(console, name, group, rows)
                 if options.record:
                     results.record(name, group, rows, measured)
     if options.record:

@@ -67,6 +67,13 @@ def test_a_loss_is_bold() -> None:
     assert "| **0.50x** | 0.25x to 0.50x |" in results.render(RECORDED).text
 
 
+def test_encryption_is_compared_with_no_encryption_and_what_takes_too_much_is_bold() -> None:
+    figures = [{"without keys": 1.0, "with keys": 1.1, "with hidden ids": 1.2}]
+    recorded = {"sqlite": {"encryption": {"measured": MEASURED, "rows": [row("keys, bytes") | {"figures": figures}]}}}
+    text = results.render(recorded).text
+    assert "| keys, bytes | 1.00 ms | 1.10 ms | 1.10x | 1.20 ms | **1.20x** | 1.15x |" in text
+
+
 def test_losses_and_goals_that_are_not_reached_are_named() -> None:
     text = results.render(RECORDED).text
     assert "1 of 2 rows are wins. Losses: put (0.50x). 1 goals are reached, not reached: none." in text
