@@ -33,7 +33,7 @@ from threadkeep.engine.schema_versions import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md", "SECURITY.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
 LANGUAGES = {"python", "output", "sh", "sql", "text"}
