@@ -257,7 +257,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _misplaced_file(args: Sequence[str]) -> str | None:
-    """Return the first argument that is a file, unless the storage is named, to explain `threadkeep threads agent.db`."""
+    """Return the first argument that is a file if no storage is named: `threadkeep threads agent.db`."""
     named = any(arg.partition("=")[0] == "--url" for arg in args)
     return None if named else next((arg for arg in args[1:] if Path(arg).is_file()), None)
 
