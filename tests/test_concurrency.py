@@ -484,6 +484,8 @@ def threads_away(transport: Any, prefix: str) -> Iterator[None]:
 
 
 async def test_calls_that_wait_for_a_retry_hold_up_no_others(keep: threadkeep.Keep) -> None:
+    if repr(keep).startswith("<Keep sqlite"):
+        pytest.skip("a file is never away for a part of its threads, and takes no changes beside others")
     saver = keep.checkpointer
     away, here = ([Chain(saver, f"{name} {n}") for n in range(30)] for name in ("away", "here"))
     for chain in (*away, *here):
