@@ -190,17 +190,16 @@ def cells_of_keys(row: Row) -> list[str]:
 
 
 def verdict(storage: str, rows: Iterable[Row]) -> str:
-    """Return a sentence on losses and on goals that are not reached."""
+    """Return how many rows are wins and how many goals are reached, then the losses and the goals that are not."""
     found = [(row.what, statistics.median(row.ratios()), goal(storage, row.key)) for row in rows if row.ratios()]
     losses = [f"{what} ({times(ratio)})" for what, ratio, _ in found if ratio < NEVER_BELOW]
     missed = [
         f"{what} ({times(ratio)} of {times(wanted)})" for what, ratio, wanted in found if wanted and ratio < wanted
     ]
-    reached = sum(1 for _, ratio, wanted in found if wanted and ratio >= wanted)
-    return (
-        f"{len(found) - len(losses)} of {len(found)} rows are wins. Losses: {'; '.join(losses) or 'none'}. "
-        f"{reached} goals are reached, not reached: {'; '.join(missed) or 'none'}."
-    )
+    goals = sum(1 for _, _, wanted in found if wanted)
+    counts = f"Wins: {len(found) - len(losses)} of {len(found)} rows. Goals reached: {goals - len(missed)} of {goals}."
+    lists = {"Losses": losses, "Goals that are not reached": missed}
+    return "\n".join([counts, "", *(f"- {name}: {'; '.join(each)}" for name, each in lists.items() if each)]).rstrip()
 
 
 # --- the page
@@ -277,13 +276,11 @@ def render(results: Results) -> Page:
         if not found:
             continue
         parts += [f"### {title}", said_of([each["measured"] for each in found.values()])]
-        parts.append(
-            verdict(storage, rows_of(results, storage, [group for each in SECTIONS.values() for group in each]))
-        )
         for section, groups in SECTIONS.items():
             rows = rows_of(results, storage, groups)
             if rows:
                 parts.append(f"#### {title.partition(',')[0]}: {_within(section)}")
+                parts += [verdict(storage, rows)] if any(row.ratios() for row in rows) else []
                 parts += add_plots(storage, section, rows, plots)
                 parts.append(table(headings(storage), (cells(storage, row) for row in rows)))
         costs = rows_of(results, storage, [ENCRYPTION])

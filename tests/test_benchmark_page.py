@@ -76,7 +76,8 @@ def test_encryption_is_compared_with_no_encryption_and_what_takes_too_much_is_bo
 
 def test_losses_and_goals_that_are_not_reached_are_named() -> None:
     text = results.render(RECORDED).text
-    assert "1 of 2 rows are wins. Losses: put (0.50x). 1 goals are reached, not reached: none." in text
+    assert "Wins: 1 of 2 rows. Goals reached: 1 of 1.\n\n- Losses: put (0.50x)\n" in text
+    assert "not reached" not in text
 
 
 def test_the_page_says_when_and_on_what_it_was_measured() -> None:

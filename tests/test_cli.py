@@ -238,6 +238,7 @@ def test_the_installed_program_is_the_module() -> None:
         (("frobnicate",), 2, "No such command"),
         (("threads", "--frobnicate"), 2, "No such option"),
         (("show",), 2, "Missing argument"),
+        (("threads", "here.db"), 2, "The storage is an option: --url here.db"),
         (("threads", "--url", ""), 2, "--url"),
         (("threads", "--url", "nowhere.db"), 2, "nowhere.db"),
         (("threads", "--url", "mysql://x"), 2, "sqlite:///"),

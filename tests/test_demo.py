@@ -33,7 +33,7 @@ def test_the_demo_keeps_its_claims_and_leaves_nothing_behind(tmp_path: Path) -> 
 def test_without_the_official_saver_the_demo_says_how_to_compare(tmp_path: Path) -> None:
     done = demo(tmp_path, without="langgraph.checkpoint.sqlite")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "pip install 'threadkeep[demo]'" in done.stdout
+    assert 'pip install "threadkeep[demo]"' in done.stdout
     assert "Every claim held" in done.stdout
 
 

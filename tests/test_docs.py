@@ -33,9 +33,8 @@ from threadkeep.engine.schema_versions import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
-)
+PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md", "SECURITY.md")
+PAGES = [ROOT / name for name in PROJECT] + sorted((ROOT / "docs").rglob("*.md"))
 LANGUAGES = {"python", "output", "sh", "sql", "text"}
 TIMEOUT = 120
 
@@ -123,6 +122,50 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
             return
     wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in output]
     raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{output}")
+
+
+BASE = {"threadkeep", "langgraph", "langchain_core", "pydantic", *sys.stdlib_module_names} | {
+    "apsw", "cryptography", "ormsgpack", "zstandard",
+}  # fmt: skip
+"""What the install line of the quickstart brings along."""
+EXTRA_OF = {"cubeloop": "cube", "deepagents": "deepagents", "numpy": "vectors", "starlette": "inspect"} | {
+    "opentelemetry.metrics": "otel", "opentelemetry.trace": "otel", "psycopg": "postgres", "psycopg_pool": "postgres",
+}  # fmt: skip
+PACKAGE_OF = {
+    "langgraph.checkpoint.sqlite": "langgraph-checkpoint-sqlite",
+    "langgraph.checkpoint.serde.encrypted": "pycryptodome",
+    "threadkeep.conformance": "pytest",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.prometheus": "opentelemetry-exporter-prometheus",
+}
+
+
+def imported(block: Block) -> set[str]:
+    """Return the modules that a block imports, each by all its names: a, a.b, a.b.c."""
+    nodes = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    parts = [module.split(".") for module in modules]
+    return {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)}
+
+
+def needed(module: str) -> str | None:
+    """Return what `pip install` must name before a module can be imported; None if the quickstart's line is enough."""
+    if module in EXTRA_OF:
+        return f"threadkeep[{EXTRA_OF[module]}]"
+    outside = "." not in module and module not in BASE and module != "opentelemetry"
+    return PACKAGE_OF.get(module, module if outside else None)
+
+
+@pytest.mark.parametrize("page", having("python"))
+def test_what_a_page_imports_is_installed_by_a_line_above_it(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        installed = " ".join(line for line in lines[: block.line] if "pip install" in line)
+        missing = {name for module in imported(block) if (name := needed(module)) is not None and name not in installed}
+        assert missing == set(), f"{page.name}:{block.line}"
 
 
 @pytest.mark.parametrize("page", named(PAGES))

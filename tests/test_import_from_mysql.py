@@ -288,7 +288,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert run_script(script).strip() == "mysql:// needs PyMySQL: pip install 'threadkeep[mysql]'"
+    assert run_script(script).strip() == 'mysql:// needs PyMySQL: pip install "threadkeep[mysql]"'
 
 
 def test_the_command_imports_from_mysql(

@@ -448,7 +448,7 @@ for url in ("postgresql://localhost/x", "postgres://localhost/x"):
         threadkeep.open(url)
         raise SystemExit("it was opened")
     except ImportError as error:
-        assert "pip install 'threadkeep[postgres]'" in str(error), error
+        assert 'pip install "threadkeep[postgres]"' in str(error), error
 threadkeep.open("memory://").setup()
 """
 

@@ -216,7 +216,7 @@ assert [item.key for item in store.search(("a",), filter={"text": {"$contains": 
 try:
     threadkeep.open(sys.argv[1], index={"dims": 2, "embed": lambda texts: [[1.0, 2.0] for _ in texts]})
 except ImportError as error:
-    assert str(error) == "vector search needs numpy: pip install 'threadkeep[vectors]'", error
+    assert str(error) == 'vector search needs numpy: pip install "threadkeep[vectors]"', error
 else:
     raise AssertionError("no error")
 """

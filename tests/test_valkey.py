@@ -295,7 +295,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert "pip install 'threadkeep[valkey]'" in run(script)
+    assert 'pip install "threadkeep[valkey]"' in run(script)
 
 
 def test_two_prefixes_on_one_cluster_do_not_see_each_other() -> None:

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cli_reference
+import code_map
 import docstrings
-from code_map import code_map
 from diagrams import DIAGRAMS
 from public_names import public_names
 from request_table import request_table
 
 ROOT = Path(__file__).parent.parent
 SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
-    "CONTRIBUTING.md": ("map of the code", code_map),
+    "CONTRIBUTING.md": ("folders", code_map.folders),
     "docs/explanation/plans.md": ("requests", request_table),
     "docs/reference/api.md": ("public names", public_names),
 }
 WHOLE: dict[str, Callable[[], str]] = {
+    "docs/contributing/code-map.md": code_map.page,
     "docs/reference/cli.md": cli_reference.page,
     "docs/reference/docstrings.md": docstrings.page,
     **DIAGRAMS,

@@ -31,7 +31,7 @@ ACCEPTED = (
     " valkey://host:port,host:port/, memory:// and a psycopg_pool.ConnectionPool"
 )
 _POSTGRES = ("postgresql", "postgres")
-_NEEDS_PSYCOPG = "postgresql:// needs psycopg and psycopg_pool: pip install 'threadkeep[postgres]'"
+_NEEDS_PSYCOPG = 'postgresql:// needs psycopg and psycopg_pool: pip install "threadkeep[postgres]"'
 _VALKEY = ("valkey", "valkeys", "redis", "rediss")
 _SECURE = ("valkeys:", "rediss:")
 _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
@@ -264,7 +264,7 @@ def _valkey(url: str, settings: Settings) -> Transport:
     try:
         from redis.connection import parse_url  # noqa: PLC0415
     except ImportError as error:
-        raise ImportError("valkey:// and redis:// need redis-py: pip install 'threadkeep[valkey]'") from error
+        raise ImportError('valkey:// and redis:// need redis-py: pip install "threadkeep[valkey]"') from error
     from threadkeep.backends.valkey.backend import ValkeyBackend  # noqa: PLC0415
     from threadkeep.transports.valkey import ValkeyOptions, ValkeyServer  # noqa: PLC0415
 

@@ -47,7 +47,7 @@ def framework() -> Framework:
         base, providers = _import_optional(f"{name}.checkpointer.base"), _import_optional(f"{name}.providers.base")
         if base is not None and providers is not None:
             return _framework(name, base, providers)
-    raise ImportError("keep.cube needs CubeLoop: pip install 'threadkeep[cube]' (or cubepi before 0.14)")
+    raise ImportError('keep.cube needs CubeLoop: pip install "threadkeep[cube]" (or cubepi before 0.14)')
 
 
 def _import_optional(name: str) -> ModuleType | None:

@@ -11,6 +11,6 @@ A backend has a method `answer`, which executes one request of `engine.requests`
 transactions and threads, and passes in what executes a statement or a call.
 
 To write a new backend, read `in_memory/backend.py` first: it answers every request in plain Python. A SQL database
-needs only a dialect, a subclass of `sql.backend.SqlBackend`; `sqlite/` is the smallest one. CONTRIBUTING.md lists the
-steps. May import `engine`, `plan` and `errors`.
+needs only a dialect, a subclass of `sql.backend.SqlBackend`; `sqlite/` is the smallest one. The
+steps are in docs/contributing/architecture.md. May import `engine`, `plan` and `errors`.
 """

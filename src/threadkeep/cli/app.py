@@ -240,6 +240,8 @@ def run(args: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except _USAGE_ERROR as error:
         error.show()
+        if file := _misplaced_file(args):
+            stderr.print(f"The storage is an option: --url {file}")
         return USAGE
     except (BrokenPipeError, SystemExit) as error:  # rich and Typer turn the first into the second
         if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
@@ -252,6 +254,12 @@ def run(args: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         stderr.print("interrupted; finished work stays")
     return code
+
+
+def _misplaced_file(args: Sequence[str]) -> str | None:
+    """Return the first argument that is a file if no storage is named: `threadkeep threads agent.db`."""
+    named = any(arg.partition("=")[0] == "--url" for arg in args)
+    return None if named else next((arg for arg in args[1:] if Path(arg).is_file()), None)
 
 
 def _error_text(error: Exception) -> str:

@@ -86,7 +86,7 @@ def play(stage: Stage) -> None:
     official = on_sqlite_saver(stage.folder / "official") if has_sqlite_saver() else None
     show_sizes(stage, ours, official)
     if official is None:
-        stage.say(r"[yellow]SqliteSaver is not installed:[/] pip install 'threadkeep\[demo]' compares with it.")
+        stage.say(r'[yellow]SqliteSaver is not installed:[/] pip install "threadkeep\[demo]" compares with it.')
         return
     same = [message.text for message in ours.said] == [message.text for message in official.said]
     stage.claim(same and ours.checkpoints == official.checkpoints, "both hold the same messages and checkpoints")

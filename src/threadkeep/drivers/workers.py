@@ -38,18 +38,22 @@ class Workers:
         self._process = os.getpid()
 
     def submit(self, job: Job) -> None:
-        """Queue a job. After `stop`, do it at once, in the caller's thread."""
+        """Queue a job. After `stop`, or if there is no thread and none can be started, do it in the caller's thread."""
         is_first = not self._threads and not self._stopped
-        if is_first:
-            self._start()
+        has_none = is_first and not self._start()
         self._jobs.put(job)
-        if self._stopped:
+        if self._stopped or has_none:
             self._finish_queue()
         elif not is_first and self._jobs.qsize() >= self._idle and len(self._threads) < self._limit:
             self._start()
 
-    def _start(self) -> None:
-        threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
+    def _start(self) -> bool:
+        """Start a thread, and return whether Python could: not at the system's limit, nor once the process ends."""
+        try:
+            threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     def have_more(self) -> bool:
         """Return whether a worker is about to take a job, so that `after_job` will be called again soon."""

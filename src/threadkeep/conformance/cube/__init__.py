@@ -6,6 +6,6 @@ from threadkeep.conformance.collect import rewrite_asserts
 
 if find_spec("cubeloop") is None:
     raise ImportError(
-        "threadkeep.conformance.cube_suite needs CubeLoop, which is not installed: pip install 'threadkeep[cube]'"
+        'threadkeep.conformance.cube_suite needs CubeLoop, which is not installed: pip install "threadkeep[cube]"'
     )
 rewrite_asserts(__name__, __path__)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COSINE, INNER_PRODUCT, L2 = METRICS = ("cosine", "inner_product", "l2")
-_NEEDS_NUMPY = "vector search needs numpy: pip install 'threadkeep[vectors]'"
+_NEEDS_NUMPY = 'vector search needs numpy: pip install "threadkeep[vectors]"'
 _FIRST_BATCH = 128
 """The number of best rows that are sorted first. Most callers need no more."""
 _SCORE_TOLERANCE = 1e-4

@@ -24,7 +24,7 @@ class MySqlRows:
         try:
             import pymysql  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise ImportError("mysql:// needs PyMySQL: pip install 'threadkeep[mysql]'") from error
+            raise ImportError('mysql:// needs PyMySQL: pip install "threadkeep[mysql]"') from error
         self._errors: Any = pymysql.Error
         self.named = without_passwords(url)
         options = _connection_options(url)

@@ -24,7 +24,7 @@ class PostgresRows:
         try:
             import psycopg  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise ImportError("postgresql:// needs psycopg: pip install 'threadkeep[postgres]'") from error
+            raise ImportError('postgresql:// needs psycopg: pip install "threadkeep[postgres]"') from error
         self._errors: Any = psycopg.Error
         self.named = without_passwords(url)
         address, schema = _without_schema(url)
