@@ -189,6 +189,14 @@ def checkpoint_row(stored: bytes) -> CheckpointRow:
     return new_tuple(CheckpointRow, (*columns, _ranges(refs), body))
 
 
+def checkpoint_at(field: bytes, stored: bytes) -> CheckpointRow:
+    """Read the row of the checkpoint with a field. ValueError if it is that of another one."""
+    row = checkpoint_row(stored)
+    if checkpoint_field(row.ns, row.id) != field:
+        raise ValueError(f"the row is that of checkpoint {row.id!r} of namespace {row.ns!r}")
+    return row
+
+
 def pack_write(row: WriteRow) -> bytes:
     """Return a row of writes as bytes. In plain form: its refs."""
     ns, checkpoint, task, path, run, time, index, refs, body = row
@@ -206,6 +214,17 @@ def write_row(stored: bytes) -> WriteRow:
     texts = (ns.decode(*_UTF8), checkpoint.decode(*_UTF8), task.decode(*_UTF8), path.decode(*_UTF8))
     run = run.decode(*_UTF8) if run is not None else None
     return new_tuple(WriteRow, (*texts, run, time, tuple(index), refs, body))
+
+
+def writes_at(field: bytes, stored: Sequence[bytes]) -> tuple[WriteRow, ...]:
+    """Read the rows of writes on the checkpoint with a field. ValueError if they are not those of different tasks."""
+    rows = tuple(map(write_row, stored))
+    for row in rows:
+        if checkpoint_field(row.ns, row.checkpoint) != field:
+            raise ValueError(f"a row is that of task {row.task!r} on checkpoint {row.checkpoint!r}")
+    if len({row.task for row in rows}) < len(rows):
+        raise ValueError("two rows are those of one task")
+    return rows
 
 
 def _ranges(flat: Sequence[int]) -> tuple[ItemRange, ...]:
