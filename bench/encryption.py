@@ -1,6 +1,7 @@
 """What encryption costs: the same work on threadkeep without keys, with keys, and with hidden ids: `make bench-encryption`.
 
     python bench/encryption.py                       # SQLite and PostgreSQL
+    python bench/encryption.py --storages valkey     # a cluster; bytes are those of its keys in memory
     python bench/encryption.py --turns 200           # the whole conversation
 
 The three take turns in small pieces, and the first one changes. They must end with the same state, or the run fails.
@@ -10,22 +11,26 @@ Read the ratios: how many times more time or bytes than without keys.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 
 import threadkeep
-from contenders import THREADKEEP, Durability
+from contenders import THREADKEEP, Contender, Durability
 from conversations import THREAD, config_of
 from equality import check_equal
 from measuring import Figures, measure, rotate
 from recording import Stopwatch, record, replay
-from storages import Storage, open_storage
+from storages import open_storage
 
 KEYS = threadkeep.Keys({"k1": os.urandom(32)}, primary="k1")
 VARIANTS: Mapping[str, dict[str, Any]] = {
@@ -36,6 +41,47 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 PUTS = ("put", "put_writes")
 GETS, PAGES, SEARCHES, MEMORIES = 15, 5, 15, 2_000
 Ratios = dict[str, list[Figures]]
+
+
+class Storage(Protocol):
+    """What is measured here of a `storages.Storage`."""
+
+    def new_url(self, name: str) -> str: ...
+    def drop(self, url: str) -> None: ...
+    def disk_usage(self, contender: Contender, url: str) -> dict[str, int]: ...
+
+
+class ValkeyPrefixes:
+    """Prefixes of a Valkey cluster. Their keys stay until the cluster stops."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster, self._numbers = cluster, count()
+
+    def new_url(self, name: str) -> str:
+        return str(self._cluster.url(f"{name}-{next(self._numbers)}-"))
+
+    def drop(self, url: str) -> None:
+        """Do nothing."""
+
+    def disk_usage(self, contender: Contender, url: str) -> dict[str, int]:  # noqa: ARG002 - there is one contender
+        prefix = url.partition("prefix=")[2].partition("&")[0]
+        clients = [server.client for server in self._cluster.living_primaries()]
+        keys = [(client, key) for client in clients for key in client.scan_iter(f"{prefix}*", count=10_000)]
+        return {"memory": sum(client.memory_usage(key, samples=0) for client, key in keys)}
+
+
+@contextmanager
+def valkey_prefixes() -> Iterator[Storage]:
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    cluster = importlib.import_module("valkey_servers").fresh_cluster(replicas=1)
+    try:
+        yield ValkeyPrefixes(cluster)
+    finally:
+        cluster.stop()
+
+
+def open_one(name: str) -> AbstractContextManager[Storage]:
+    return valkey_prefixes() if name == "valkey" else open_storage(postgres=name == "postgres")
 
 
 def conversation(storage: Storage, turns: int, durability: Durability, ratios: Ratios) -> None:
@@ -132,12 +178,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what encryption costs.")
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--storages", choices=("sqlite", "postgres"), nargs="+", default=["sqlite", "postgres"])
+    parser.add_argument(
+        "--storages", choices=("sqlite", "postgres", "valkey"), nargs="+", default=["sqlite", "postgres"]
+    )
     options = parser.parse_args()
     console, errors = Console(width=140), Console(stderr=True)
     for name in options.storages:
         ratios: Ratios = {}
-        with open_storage(postgres=name == "postgres") as storage:
+        with open_one(name) as storage:
             for number in range(options.repetitions):
                 errors.print(f"  {name}, repetition {number + 1} of {options.repetitions}", style="dim")
                 conversation(storage, options.turns, "strict", ratios)

@@ -8,16 +8,16 @@ from typing import Any
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
 from threadkeep.backends.valkey.keys import ThreadKeys, thread_keys
 from threadkeep.backends.valkey.rows import (
-    checkpoint_at,
     checkpoint_field,
+    checkpoint_id,
     checkpoint_row,
     item_field,
     item_id,
     namespace_prefix,
     read_thread,
+    rows_at,
     thread_row,
     write_row,
-    writes_at,
 )
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
@@ -216,10 +216,10 @@ def _read_items(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict
 
 def _read_checkpoint(want: CheckpointRef, reply: tuple[bytes | None, Sequence[bytes], bytes]) -> CheckpointRows:
     """Read a checkpoint with its writes. The reply names the field of the latest one."""
-    row, writes, *field = reply
+    row, writes, *latest = reply
     if want.id is not None:
-        return _checkpoint_with_writes(checkpoint_field(want.ns, want.id), row, writes)
-    return _checkpoint_with_writes(field[0], row, writes) if field else CheckpointRows(None, ())
+        return rows_at(want.ns, want.id, row, writes)
+    return rows_at(want.ns, checkpoint_id(latest[0]), row, writes) if latest else CheckpointRows(None, ())
 
 
 def _read_ancestors(
@@ -231,13 +231,9 @@ def _read_ancestors(
     for row, writes in rows:
         if id is None:
             raise ValueError("a row has no parent, and was followed to one")
-        found.append(_checkpoint_with_writes(checkpoint_field(request.ns, id), row, writes))
+        found.append(rows_at(request.ns, id, row, writes))
         id = found[-1].row.parent if found[-1].row is not None else None
     return tuple(found)
-
-
-def _checkpoint_with_writes(field: bytes, row: bytes | None, writes: Sequence[bytes]) -> CheckpointRows:
-    return CheckpointRows(checkpoint_at(field, row) if row is not None else None, writes_at(field, writes))
 
 
 def _read_range_lists(
