@@ -5,18 +5,24 @@ The three take turns in small pieces, and the first one changes. They must end w
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import threadkeep
 from benchmark import Benchmark
-from contenders import THREADKEEP, Durability
+from contenders import THREADKEEP, Contender, Durability
 from conversations import DURABILITIES, GETS, PAGES, THREAD, WRITES, config_of
 from equality import check_equal
 from measuring import measure, rotate
 from recording import Stopwatch, record, replay
+from storages import Storage
 
 KEYS = threadkeep.Keys({"k1": os.urandom(32)}, primary="k1")
 VARIANTS: Mapping[str, dict[str, Any]] = {
@@ -34,6 +40,48 @@ def encryption(benchmark: Benchmark) -> None:
         for durability in DURABILITIES:
             _conversation(benchmark, durability)
         _memories(benchmark)
+
+
+def encryption_on_valkey(benchmark: Benchmark) -> None:
+    """Measure the same on a cluster of six servers on this machine. Bytes are those of keys in memory."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    cluster = importlib.import_module("valkey_servers").fresh_cluster(replicas=1)
+    try:
+        encryption(replace(benchmark, storage=ValkeyPrefixes(cluster)))
+    finally:
+        cluster.stop()
+
+
+class ValkeyPrefixes(Storage):
+    """Prefixes of a Valkey cluster, for threadkeep alone. Their keys stay until the cluster stops."""
+
+    official = THREADKEEP
+    official_prunes = False
+    size_limit = 0
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster, self._numbers = cluster, count()
+
+    def new_url(self, name: str) -> str:
+        return str(self._cluster.url(f"{name}-{next(self._numbers)}-"))
+
+    def drop(self, url: str) -> None:
+        """Do nothing."""
+
+    def written(self) -> float:
+        return 0.0
+
+    def size(self, contender: Contender, url: str) -> int:  # noqa: ARG002 - there is one contender
+        prefix = url.partition("prefix=")[2].partition("&")[0]
+        clients = [server.client for server in self._cluster.living_primaries()]
+        keys = [(client, key) for client in clients for key in client.scan_iter(f"{prefix}*", count=10_000)]
+        return sum(client.memory_usage(key, samples=0) for client, key in keys)
+
+    def disk_usage(self, contender: Contender, url: str) -> dict[str, int]:
+        return {"memory": self.size(contender, url)}
+
+    def vacuum(self, url: str) -> None:
+        """Do nothing."""
 
 
 def _conversation(benchmark: Benchmark, durability: Durability) -> None:

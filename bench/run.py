@@ -26,7 +26,7 @@ from concurrency import crowd, parallel_tasks, valkey
 from conversations import conversation, growth, long_thread
 from cubes import cube
 from deltas import deltas
-from encryption import encryption
+from encryption import encryption, encryption_on_valkey
 from measuring import Row, Rows
 from small_checkpoints import small_checkpoints
 from storages import Storage, postgres_storage, sqlite_storage
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 STORAGES = {
     "sqlite": Place(sqlite_storage, GROUPS),
     "postgres": Place(postgres_storage, GROUPS),
-    "valkey": Place(postgres_storage, {"valkey": valkey}),
+    "valkey": Place(postgres_storage, {"valkey": valkey, "encryption": encryption_on_valkey}),
 }
 
 

@@ -73,10 +73,17 @@ class Storage(NamedTuple):
             return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
         return shared_pool.transport(url=self.url)
 
-    def open(self, keys: threadkeep.Keys | None = None, *, hide_ids: bool | None = None, inner: Any = None) -> Keep:
+    def open(
+        self,
+        keys: threadkeep.Keys | None = None,
+        *,
+        hide_ids: bool | None = None,
+        inner: Any = None,
+        index: Any = None,
+    ) -> Keep:
         """Open a Keep without caches, as a new process would."""
         transport = TenantTransport(inner or self.transport(), self.tenant, keys, hide_ids=hide_ids)
-        return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None)
+        return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=index)
 
     def copy(self, number: int) -> Storage | None:
         """Return a storage with the same rows; None if only files can be copied."""

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -305,6 +306,37 @@ def test_swapped_rows_are_never_accepted(part: slice, kind: str, storages: Calla
 
 def _swaps_unbound(change: Change) -> bool:
     return any(change.table == table and change.what.startswith(f"['{name}']") for table, name in UNBOUND)
+
+
+@pytest.mark.parametrize("part", [slice(8), pytest.param(slice(8, 400), marks=pytest.mark.long)], ids=repr)
+@pytest.mark.parametrize("kind", ["valkey"])
+def test_swapped_entries_are_never_accepted(kind: str, part: slice) -> None:
+    """All swaps of neighbours among the checkpoints of a thread, and some of fields of all threads and memories."""
+    storage = SealedPrefix({"keys": KEYS})
+    calls, judgement = reads(), Judgement()
+    with storage.open() as keep:
+        expected = answers(keep, calls)
+    pairs = list(_entries_to_swap(storage))
+    of_one = [(one, other) for one, other in pairs if one[0].endswith(b"t1") and one[1][:1] == other[1][:1] == b"c"]
+    assert len(of_one) > 3
+    for one, other in of_one[: 4 if part.start is None else None] + _some(pairs, part):
+        judgement.counts["made"] += 1
+        with storage.changed(*one[:2], other[2]), storage.changed(*other[:2], one[2]) as open_keep, open_keep() as keep:
+            judge_keep(keep, f"{one[:2]} and {other[:2]} swapped", calls, expected, judgement)
+        judgement.errors.pop("WrongKey", 0)
+    storage.close()
+    assert judgement.failures == []
+    assert judgement.counts["raised"] > judgement.counts["made"] / 8
+
+
+def _entries_to_swap(storage: SealedPrefix) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of fields with different values: neighbours in a hash, and fields of the same name in two hashes."""
+    found = [each for each in storage.entries() if isinstance(each[2], bytes)]
+    by_name = sorted(found, key=lambda each: each[1])
+    neighbours = [(one, other) for one, other in pairwise(found) if one[0] == other[0]]
+    for one, other in neighbours + [(one, other) for one, other in pairwise(by_name) if one[1] == other[1]]:
+        if one[2] != other[2] and one[1] != b"b":  # the bytes of a thread, which no key protects
+            yield one, other
 
 
 # --- plain rows

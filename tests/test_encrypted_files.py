@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import operator
 import random
+import re
 import string
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from urllib.parse import parse_qs, urlsplit
@@ -37,7 +39,7 @@ IDS = {"thread", "namespace", "key", "path", "cubethread"}
 KINDS = {
     "message", "reply", "channel", "node", "subnode", "metakey", "metavalue", "run", "tag", "interrupt", "resume",
     "error", "writtenchannel", "written", "large", "overwritten", "pruned", "deletedthread",
-    "cachednode", "cachekey", "file",
+    "cachednode", "cachekey", "file", "title", "label", "branch",
     "value", "valuekey", "overwrittenmemory", "deletedmemory", "largememory",
     "cubemessage", "cuberun", "cubemetadata", "question", "answer", "extra",
 }  # fmt: skip
@@ -105,6 +107,8 @@ def fill(keep: threadkeep.Keep, words: Words, *, hides_ids: bool = True) -> None
     graph.invoke({words("channel"): [HumanMessage(words("message"))]}, config)
     graph.invoke(Command(resume=words("resume")), config)
     keep.tag(id_of("thread"), "latest", words("tag"))
+    keep.name_branch(id_of("thread"), "latest", words("branch"))
+    keep.describe(id_of("thread"), title=words("title"), labels=[words("label")])
     with pytest.raises(ValueError, match=words("error")):
         graph.invoke({words("channel"): [HumanMessage("fail")]}, config)
 
@@ -299,6 +303,32 @@ def test_after_encrypt_no_word_is_left_in_a_file_that_was_plain(tmp_path: Path, 
         assert keep.store.search((), query=words("value"))[0].value == {"text": words("value"), words("valuekey"): 1}
         assert keep.verify().problems == []
     assert words.found(files_of(path)) == set()
+
+
+def test_after_encrypt_and_compact_no_word_is_left_in_the_statistics_of_postgres(
+    server: postgres_servers.Server,
+) -> None:
+    words, url = Words(5), postgres_servers.fresh_schema(server)
+    schema = parse_qs(urlsplit(url).query)["schema"][0]
+    with threadkeep.open(url, compress=False) as keep:
+        for n in range(20):
+            put(keep.checkpointer, {"a": f"{words('value')} {n}"}, thread=f"{words('thread')} {n}", id=f"c{n}")
+        keep.compact()
+    samples = partial(_samples, server, schema)
+    assert words.found(samples()) == {"value", "thread"}
+    with threadkeep.open(url, keys=KEYS, hide_ids=True, compress=False) as keep:
+        assert any("planner statistics" in each for each in keep.encrypt().remains)
+        keep.compact()
+    assert words.found(samples()) == set()
+
+
+def _samples(server: postgres_servers.Server, schema: str) -> Iterator[bytes]:
+    """Yield what the planner's statistics contain; samples of bytes are in hexadecimal digits."""
+    with psycopg.connect(server.url()) as connection:
+        query = "SELECT most_common_vals::text, histogram_bounds::text FROM pg_stats WHERE schemaname = %s"
+        for text in chain.from_iterable(connection.execute(query, [schema]).fetchall()):
+            yield (text or "").encode()
+            yield from (bytes.fromhex(digits) for digits in re.findall(r"\\x((?:[0-9a-f]{2})+)", text or ""))
 
 
 def test_ids_times_and_names_of_tenants_are_visible_as_the_guide_says(tmp_path: Path) -> None:

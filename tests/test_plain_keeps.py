@@ -291,6 +291,30 @@ def test_a_lease_and_imports_of_a_keep_from_before_encrypt_raise_wrong_key(backe
             old.import_from(f"sqlite:///{tmp_path}/theirs.db")
 
 
+@pytest.mark.parametrize("hide_ids", [True, False], ids=["ids hidden", "ids visible"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_search_by_vectors_of_a_keep_from_before_encrypt_raises_wrong_key(
+    backend: str, tmp_path: Path, *, hide_ids: bool
+) -> None:
+    """Also below a prefix that had no vectors when this Keep loaded those of the partition, or none any more."""
+    storage = new_storage(backend, tmp_path)
+    index: Any = {"dims": 1, "embed": lambda texts: [[1.0] for _ in texts], "search": "vector"}
+    new = ("users", "new"), ("deleted", "new")
+    with closing(storage.open(index=index)) as old:
+        for namespace in (("users", "kim"), ("deleted", "kim")):
+            old.store.put(namespace, "k", {"text": "moon"})
+            assert old.store.search(namespace, query="moon")
+        old.store.delete(("deleted", "kim"), "k")
+        assert [old.store.search(namespace, query="moon") for namespace in new] == [[], []]
+        with closing(storage.open(KEYS, hide_ids=hide_ids, index=index)) as keep:
+            keep.encrypt()
+            keep.store.put(("users", "new"), "k", {"text": "moon"})
+            keep.store.put(("deleted", "new"), "k", {"text": "moon"}, index=False)
+        for prefix in (*new, *new, ("users",), ("deleted",), ()):
+            with pytest.raises(WrongKey):
+                pytest.fail(f"{prefix} returned {old.store.search(prefix, query='moon')}")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_tenant_from_before_encrypt_raises_wrong_key_and_the_others_go_on(backend: str, tmp_path: Path) -> None:
     storage = new_storage(backend, tmp_path)._replace(tenant="")

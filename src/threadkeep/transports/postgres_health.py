@@ -39,6 +39,7 @@ _SETTINGS = (
 
 REMAINS = (
     "dead rows: they stay in the tables until a vacuum; run `threadkeep compact`, or VACUUM FULL to rewrite the files",
+    "planner statistics: pg_statistic holds samples of values until the tables are analyzed; run `threadkeep compact`",
     "write-ahead log: segments hold the erased data until they are recycled; run CHECKPOINT, then pg_switch_wal()",
     "WAL archives and base backups: delete them, or erase again after a restore",
     "replicas: they delete it when they replay the change; their files need the same steps",

@@ -203,10 +203,7 @@ def _read_members(tenant: str, members: Iterable[bytes], *, by_id: bool) -> Iter
 
 
 def _read_checkpoint(pair: tuple[bytes, bytes]) -> CheckpointRow:
-    row = threads.checkpoint_row(pair[1])
-    if threads.checkpoint_field(row.ns, row.id) != pair[0]:
-        raise ValueError(f"the row is that of checkpoint {row.id!r} of namespace {row.ns!r}")
-    return row
+    return threads.checkpoint_at(*pair)
 
 
 def _read_write(pair: tuple[bytes, bytes]) -> WriteRow:

@@ -9,7 +9,7 @@ from typing import Any
 from threadkeep.backends.valkey.calls import Call, CallExecutor, merge_by_score, merge_members
 from threadkeep.backends.valkey.keys import ThreadKeys, keys_of_partitions, thread_keys
 from threadkeep.backends.valkey.rows import (
-    checkpoint_row,
+    checkpoint_at,
     family_of,
     item_field,
     namespace_prefix,
@@ -173,16 +173,19 @@ def _scanned_checkpoint(
     key: ThreadKey, family: int, sealed: bytes | None, field: bytes, row: bytes, labels: bytes | None
 ) -> ScannedCheckpoint:
     try:
-        return ScannedCheckpoint(key, checkpoint_row(row), labels, family, sealed=sealed)
+        return ScannedCheckpoint(key, checkpoint_at(field, row), labels, family, sealed=sealed)
     except MALFORMED_ROW_ERRORS as error:
         ns, id = decode(field[1:] + b"\x00\x01")
         return damaged_scan(key, ns, id, f"its row cannot be read: {error!r}", sealed)
 
 
 def _listed_thread(key: ThreadKey, row: bytes, size: bytes | None) -> ListedThread:
-    """Return a thread with its row; with an empty one if that cannot be read."""
+    """Return a thread with its row; with an empty one if that cannot be read, or is that of another thread."""
     try:
-        return ListedThread(thread_row(row, size or b""), None)
+        found = thread_row(row, size or b"")
+        if found.key != key:
+            raise ValueError(f"the row is that of {found.key.kind} thread {found.key.id!r}")  # noqa: TRY301 - as below
+        return ListedThread(found, None)
     except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
         return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error))
 

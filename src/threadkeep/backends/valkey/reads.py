@@ -9,11 +9,13 @@ from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
 from threadkeep.backends.valkey.keys import ThreadKeys, thread_keys
 from threadkeep.backends.valkey.rows import (
     checkpoint_field,
+    checkpoint_id,
     checkpoint_row,
     item_field,
     item_id,
     namespace_prefix,
     read_thread,
+    rows_at,
     thread_row,
     write_row,
 )
@@ -112,7 +114,7 @@ class ValkeyReads:
                 return LoadedRows(None)
             version, row, size, rows, fields, values = reply
             thread = thread_row(row, size) if unchecked else read_thread(row, size, key)
-            found, items = _read_checkpoints(rows), _read_items(fields, values)
+            found, items = tuple(map(_read_checkpoint, wanted, rows)), _read_items(fields, values)
             needed = list(ranges)
             for want, each in zip(wanted, found, strict=True):
                 if want.items:
@@ -176,7 +178,7 @@ class ValkeyReads:
             return LoadedRows(None)
         _, row, size, rows, fields, values = reply
         thread = read_thread(row, size, request.key)
-        return LoadedRows(thread, _read_checkpoints(rows), _read_items(fields, values))
+        return LoadedRows(thread, _read_ancestors(request, rows), _read_items(fields, values))
 
     def _load_thread_rows(self, executor: CallExecutor, request: LoadThreadRows) -> LoadedRows:
         return self.load_thread_rows(executor, request.key)[1]
@@ -188,6 +190,8 @@ class ValkeyReads:
             return b"", LoadedRows(None)
         version, row, size, checkpoints, writes, fields, values, stored = reply
         found = {(each.ns, each.id): each for each in map(checkpoint_row, checkpoints)}
+        if len(found) < len(checkpoints):
+            raise ValueError("two rows are those of one checkpoint")
         tasks: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in found}
         for each in map(write_row, writes):
             tasks.setdefault((each.ns, each.checkpoint), []).append(each)
@@ -210,11 +214,26 @@ def _read_items(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict
     return items
 
 
-def _read_checkpoints(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[CheckpointRows, ...]:
-    return tuple(
-        CheckpointRows(checkpoint_row(row) if row is not None else None, tuple(map(write_row, writes)))
-        for row, writes in rows
-    )
+def _read_checkpoint(want: CheckpointRef, reply: tuple[bytes | None, Sequence[bytes], bytes]) -> CheckpointRows:
+    """Read a checkpoint with its writes. The reply names the field of the latest one."""
+    row, writes, *latest = reply
+    if want.id is not None:
+        return rows_at(want.ns, want.id, row, writes)
+    return rows_at(want.ns, checkpoint_id(latest[0]), row, writes) if latest else CheckpointRows(None, ())
+
+
+def _read_ancestors(
+    request: LoadAncestors, rows: Iterable[tuple[bytes | None, Sequence[bytes]]]
+) -> tuple[CheckpointRows, ...]:
+    """Read a checkpoint and its ancestors: each row names the next one."""
+    found: list[CheckpointRows] = []
+    id: str | None = request.id
+    for row, writes in rows:
+        if id is None:
+            raise ValueError("a row has no parent, and was followed to one")
+        found.append(rows_at(request.ns, id, row, writes))
+        id = found[-1].row.parent if found[-1].row is not None else None
+    return tuple(found)
 
 
 def _read_range_lists(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 import ormsgpack
@@ -15,12 +16,14 @@ from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.namespaces import END, decode, encode, encode_segment
+from threadkeep.engine.requests import CheckpointRows
 from threadkeep.errors import Corrupt, reason
 
 _UTF8 = ("utf-8", "surrogatepass")
 """How `identity.to_bytes` and `from_bytes` convert. Rows do it without them, because each call counts there."""
 _TEXTS = 7
 """How many texts follow the other values of a thread's row; the last one may be missing."""
+_TASK = attrgetter("task")
 _FACTS = 4
 """How many plain numbers follow the first one in a thread's row, if the thread is not encrypted."""
 
@@ -39,6 +42,11 @@ def namespace_prefix(ns: str) -> bytes:
 def checkpoint_field(ns: str, id: str) -> bytes:
     """Return the field of a checkpoint, which is also its member in the order if it is visible."""
     return b"c%b%b%b" % (encode_segment(ns), END, encode_segment(id))
+
+
+def checkpoint_id(field: bytes) -> str:
+    """Return the id of the checkpoint with a field."""
+    return field.partition(END)[2].replace(b"\x00\xff", b"\x00").decode(*_UTF8)
 
 
 def order_member(row: CheckpointRow) -> bytes:
@@ -189,6 +197,14 @@ def checkpoint_row(stored: bytes) -> CheckpointRow:
     return new_tuple(CheckpointRow, (*columns, _ranges(refs), body))
 
 
+def checkpoint_at(field: bytes, stored: bytes) -> CheckpointRow:
+    """Read the row of the checkpoint with a field. ValueError if it is that of another one."""
+    row = checkpoint_row(stored)
+    if checkpoint_field(row.ns, row.id) != field:
+        raise ValueError(f"the row is that of checkpoint {row.id!r} of namespace {row.ns!r}")
+    return row
+
+
 def pack_write(row: WriteRow) -> bytes:
     """Return a row of writes as bytes. In plain form: its refs."""
     ns, checkpoint, task, path, run, time, index, refs, body = row
@@ -206,6 +222,23 @@ def write_row(stored: bytes) -> WriteRow:
     texts = (ns.decode(*_UTF8), checkpoint.decode(*_UTF8), task.decode(*_UTF8), path.decode(*_UTF8))
     run = run.decode(*_UTF8) if run is not None else None
     return new_tuple(WriteRow, (*texts, run, time, tuple(index), refs, body))
+
+
+def rows_at(ns: str, id: str, row: bytes | None, writes: Sequence[bytes]) -> CheckpointRows:
+    """Read the row of a checkpoint, if it is there, and those of the writes on it.
+
+    ValueError if one of them is that of another checkpoint, or if two are those of one task.
+    """
+    checkpoint = checkpoint_row(row) if row is not None else None
+    found = tuple(map(write_row, writes))
+    if checkpoint is not None and (checkpoint.id != id or checkpoint.ns != ns):
+        raise ValueError(f"the row is that of checkpoint {checkpoint.id!r} of namespace {checkpoint.ns!r}")
+    for each in found:
+        if each.checkpoint != id or each.ns != ns:
+            raise ValueError(f"a row is that of task {each.task!r} on checkpoint {each.checkpoint!r}")
+    if len(found) > 1 and len(set(map(_TASK, found))) < len(found):
+        raise ValueError("two rows are those of one task")
+    return CheckpointRows(checkpoint, found)
 
 
 def _ranges(flat: Sequence[int]) -> tuple[ItemRange, ...]:

@@ -146,9 +146,12 @@ class VectorCache:
             if change.large:
                 self._mark_large(tenant, first)
                 return None
-            before = cached.get(change.partition, PartitionVectors(NO_VECTORS))
-            cached[change.partition] = before.with_changes(change, self.dims, self.metric)
-            self.partitions[(tenant, change.partition)] = cached[change.partition]
+            before = cached.pop(change.partition, PartitionVectors(NO_VECTORS))
+            partition = before.with_changes(change, self.dims, self.metric)
+            if partition.blocks or change.changed or change.present:
+                cached[change.partition] = self.partitions[(tenant, change.partition)] = partition
+            else:
+                self.partitions.pop((tenant, change.partition), None)
         return list(cached.values())
 
     def _mark_large(self, tenant: str, first: str | None) -> None:

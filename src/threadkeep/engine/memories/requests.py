@@ -331,8 +331,10 @@ class PartitionChanges(Value):
 class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     """Load what changed in partitions whose version differs from `since`: one partition, or all if `partition` is None.
 
-    `partition` is the first segment of the partition's namespaces. The caller prefers to cache at most `max_vectors`
-    vectors. A storage with a vector index answers `large` if there are more, or if the cache is already full.
+    `partition` is the first segment of the partition's namespaces. `since` names only partitions with vectors: a caller
+    without keys then knows that those which did not change are not encrypted. The caller prefers to cache at most
+    `max_vectors` vectors. A storage with a vector index answers `large` if there are more, or if the cache is already
+    full.
     """
 
     access: ClassVar[Access] = _READ
@@ -344,8 +346,14 @@ class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     dims: int = 0
 
     def says_nothing(self, reply: tuple[PartitionChanges, ...]) -> bool:
-        """Whether there are no vectors, or those of a partition are gone."""
-        return not (reply or self.since) or any(each.present is not None and not each.present for each in reply)
+        """Whether a partition has no vectors, or some of another size: encrypted ones are larger."""
+        if not reply:
+            return not self.since
+        size = 4 * self.dims
+        return any(
+            not (each.changed or each.present or each.large) or any(len(row.vector) != size for row in each.changed)
+            for each in reply
+        )
 
     def deleted_partitions(self, existing: Collection[str]) -> list[PartitionChanges]:
         """Return changes for the partitions of `since` that no longer exist: all their vectors were removed."""

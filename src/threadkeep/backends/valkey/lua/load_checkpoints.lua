@@ -2,7 +2,7 @@
 -- Also returns the items that the client does not have: those that the rows need, and those of state up to a limit.
 -- ARGV: the epoch of what the client has, how many names it has, the lanes that it has (a count; lane, from, to), the
 -- limit of items; then for each checkpoint three values:
---   l, the prefix of its namespace, whether with items    the latest visible checkpoint
+--   l, the prefix of its namespace, whether with items    the latest visible checkpoint; returned with its field
 --   i, its field, whether with items                      a checkpoint by id
 --   a, its field, limit                                   a checkpoint and its ancestors
 local thread, order = KEYS[1], KEYS[2]
@@ -83,6 +83,7 @@ while position < #ARGV do
       what = redis.call('ZREVRANGEBYLEX', order, '(' .. what .. '\255', '[' .. what, 'LIMIT', 0, 1)[1]
     end
     if what then load_checkpoint(what, more == '1') else found[#found + 1] = {false, {}} end
+    if kind == 'l' then found[#found][3] = what end
   end
 end
 
