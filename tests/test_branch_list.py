@@ -416,6 +416,11 @@ def test_the_command_does_what_the_verbs_do(
     assert "only one of" in result("--delete", "c6", "--switch", "c3", code=2)
     assert "no name" in result("--name", "cheap", "")
     assert result().count("c3") == 1
+    heads = [each["head"] for each in json.loads(result("--json"))]
+    assert result("--ids").split() == heads
+    assert json.loads(result("--ids", "--json")) == heads
+    assert "--ids is for the list" in result("--ids", "--switch", "c3", code=2)
+    assert "branch or checkpoint 'gone' not found" in result("--switch", "gone", code=1)
 
 
 # --- any tree

@@ -56,10 +56,10 @@ DIFFERENCES: dict[str, tuple[set[str], set[str]]] = {
     "show": ({"state", "channel", "writes"}, set()),  # parts of the CheckpointView
     "log": ({"metadata"}, set()),  # a field of the CheckpointInfo
     "diff": ({"c", "exit_code"}, {"thread_id", "other_thread", "other_kind", "other_ns"}),  # A and B also name threads
-    "describe": ({"no_title", "no_labels", "no_label", "archive"}, {"archived", "add_labels", "remove_labels"}),
+    "describe": ({"no_title", "no_labels", "no_label"}, {"add_labels", "remove_labels"}),
     "flow": ({"mermaid"}, set()),  # a form of the Flow
     "usage": ({"thread_id"}, {"thread_ids"}),
-    "search": ({"words", "latest", "build", "drop"}, {"query", "all_branches", "rebuild"}),  # drop and build anew
+    "search": ({"words", "build", "drop"}, {"query", "rebuild"}),  # drop and build anew
     "branches": ({"compare", "switch", "delete"}, {"branch", "a", "b"}),
     "memories": ({"namespace"}, {"namespace_prefix"}),
     "activity": ({"by"}, set()),  # which table of the result
@@ -282,6 +282,23 @@ def test_commands_options_and_threads_are_completed_and_nothing_a_shell_would_ru
     assert not Path("gone.db").exists()
     Path("threadkeep.toml").write_text('url = "theirs.db"\n')
     assert "u" in completed("threadkeep show ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("threadkeep search refund --kind ", ["graph", "cube"]),
+        ("threadkeep show t --kind c", ["cube"]),
+        ("threadkeep search --role h", ["human"]),
+        ("threadkeep threads --status i", ["idle", "interrupted"]),
+        ("threadkeep threads --order b", ["bytes"]),
+        ("threadkeep waiting --match ", ["any", "latest"]),
+        ("threadkeep usage --by m", ["model", "metadata:"]),
+        ("threadkeep sizes --by k", ["kind"]),
+    ],
+)
+def test_the_values_of_options_are_completed(words: str, expected: list[str]) -> None:
+    assert list(filter(None, completed(words))) == expected
 
 
 def test_completion_can_be_printed_and_installed(capsys: pytest.CaptureFixture[str]) -> None:

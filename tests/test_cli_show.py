@@ -68,6 +68,16 @@ def populate(url: str) -> None:
         keep.store.put(("a/b", "c\\d"), "k", {"x": [1, "1"]})
 
 
+def test_a_thread_without_checkpoints_is_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with threadkeep.open(url) as keep:
+        keep.describe("t", title="Not run yet")
+    for name, code in (("tree", 0), ("log", 0), ("branches", 0), ("show", 1), ("trace", 1), ("blame", 1)):
+        assert run([name, "t", *(["x"] if name == "blame" else []), "--url", url]) == code
+        printed = capsys.readouterr()
+        assert "no checkpoints" in printed.out + printed.err, name
+
+
 def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> None:
     populate(lasting_url)
     command("--version", url=lasting_url)

@@ -232,6 +232,16 @@ def test_wrapped_lines_of_messages_keep_their_column(terminal: Terminal, width: 
     assert " ".join(ANSWER.split()) in wrapped
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrapped_lines_of_hits_keep_their_column(terminal: Terminal, width: int) -> None:
+    lines = terminal("search", "shipped", "carrier", "--limit", "4", "--full-ids", width=width, progress=False).lines
+    *hits, scanned = lines
+    assert sum(line.startswith(THREAD) for line in hits) == 4
+    assert all(line.startswith("  ") for line in hits if not line.startswith(THREAD))
+    assert any(line.startswith("  Monday") or "shipped on Monday" in line for line in hits)
+    assert scanned.startswith("scanned 63 threads")
+
+
 def test_lanes_of_a_tree_go_on_below_a_wrapped_line(terminal: Terminal) -> None:
     screen = terminal("tree", THREAD, "--last", "25", width=72)
     (at,) = [n for n, line in enumerate(screen.lines) if "tag:" in line]

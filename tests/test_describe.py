@@ -679,4 +679,9 @@ def test_the_command_describes_and_lists(
     assert json.loads(command("describe", "t", "--no-title", "--json"))["title"] == "Where is my money?"
     assert json.loads(command("describe", "t", "--no-labels", "--json"))["labels"] == []
     assert "Where is my money?" in command("threads")
-    assert run(["describe", "t", "--url", file]) == 2
+    assert "“Where is my money?”" in command("describe", "t", "--archived")
+    assert "t: Refunds, archived" in command("describe", "t", "--title", "Refunds")
+    assert json.loads(command("describe", "t", "--not-archived", "--json"))["archived"] is False
+    for wrong, message in (([], "nothing to change"), (["--title", " "], "--no-title"), (["--label", ""], "a label")):
+        assert run(["describe", "t", *wrong, "--url", file]) == 2
+        assert message in capsys.readouterr().err

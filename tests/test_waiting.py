@@ -26,6 +26,8 @@ from graph_scenarios import Asked, nested, two_questions, workflow
 from rich_threads import user_message
 from sync_async import Ask
 from threadkeep import AnswerOption
+from threadkeep.cli.app import run
+from threadkeep.engine.history.answer_options import question_text
 
 
 def at(thread: str) -> dict[str, Any]:
@@ -228,6 +230,26 @@ def test_the_options_of_a_question(question: Any, expected: list[Any]) -> None:
         assert [(each.value, each.label, each.subject) for each in found.options] == expected
 
 
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("which?", "which?"),
+        ({"question": "pay?", "options": [{"description": "now"}]}, "pay?"),
+        ({"kind": "confirm", "prompt": "sure?", "details": None}, "sure?"),
+        ({"kind": "ask", "questions": [{"prompt": "red?"}, {"prompt": "blue?"}, 1]}, "red?\nblue?"),
+        ({"action_requests": [{"name": "pay", "description": "Pay 3?"}], "review_configs": []}, "Pay 3?"),
+        ([{"action_request": {"action": "pay"}, "description": "Pay 4?"}, "x"], "Pay 4?"),
+        ({"amount": 3, "inner": {"text": "how many?"}}, "how many?"),
+        ({"options": [{"description": "now"}], "amount": 3}, None),
+        ("", None),
+        ([], None),
+        (3, None),
+    ],
+)
+def test_the_text_of_a_question(question: Any, expected: str | None) -> None:
+    assert question_text(question) == expected
+
+
 def test_the_options_of_a_schema() -> None:
     with threadkeep.open("memory://") as keep:
         start(keep, asking("sure?", response_schema={"type": "boolean"}), "bool")
@@ -401,6 +423,19 @@ def test_a_rollback_and_a_new_branch_leave_the_question_behind(keep: threadkeep.
     assert [each.reason for each in ask(keep, "waiting")] == ["paused"]
     graph.invoke(None, at("t"))
     assert [each.reason for each in ask(keep, "waiting")] == ["interrupt"]
+
+
+def test_the_command_shows_the_text_of_a_question_and_all_of_one_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with threadkeep.open(url) as keep:
+        start(keep, asking({"question": "Pay?", "options": ["yes", "no"]}), "t")
+        start(keep, asking({"amount": 3}), "u")
+    assert run(["waiting", "--url", url]) == 0
+    shown = capsys.readouterr().out
+    assert "Pay?" in shown and "yes | no" in shown and '{"amount": 3}' in shown
+    assert '"question"' not in shown
 
 
 def test_a_damaged_thread_is_left_out_with_a_warning(

@@ -22,6 +22,7 @@ from threadkeep.cli.output import (
     id_names,
     is_terminal,
     one_line,
+    print_ids,
     print_result,
     shorten,
     table,
@@ -63,6 +64,7 @@ def branches(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the ids of heads, one on each line.")] = False,
     full_ids: FullIds = False,
     url: Url = None,
     tenant: Tenant = "",
@@ -74,6 +76,8 @@ def branches(
     """
     if [name, compare, switch, delete].count(None) < 3:
         raise ValueError("pass only one of --name, --compare, --switch and --delete")
+    if ids and (name or compare or switch or delete) is not None:
+        raise ValueError("--ids is for the list: leave out --name, --compare, --switch and --delete")
     changes = (name or switch or delete) is not None
     with open_keep(url, tenant, read_only=dry_run or not changes) as keep:
         if name is not None:
@@ -94,6 +98,9 @@ def branches(
             print_result(deleted, _deleted_lines(deleted), as_json=json)
         else:
             found = keep.branches(thread, ns=ns, kind=kind)
+            if ids:
+                print_ids((each.head for each in found), as_json=json)
+                return
             print_result(found, _branch_lines(found, full_ids=full_ids), as_json=json)
 
 

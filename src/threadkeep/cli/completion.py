@@ -1,9 +1,10 @@
-"""Complete the ids of threads in a shell."""
+"""Complete the ids of threads, and the values of some options, in a shell."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
     except Exception:  # noqa: BLE001 - a shell has no place for errors
         return []
     return [id for id in dict.fromkeys(ids) if _PLAIN.fullmatch(id) and not (":" in id and _is_bash())]
+
+
+def complete_from(*values: str) -> Callable[[str], list[str]]:
+    """Return a function that completes a text to one of these values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
 
 
 def _ids(url: str | None, tenant: str | None, keys: str | None, prefix: str) -> list[str]:

@@ -24,8 +24,9 @@ def describe(
         list[str] | None, typer.Option("--no-label", metavar="LABEL", help="Remove a label. May be repeated.")
     ] = None,
     no_labels: Annotated[bool, typer.Option("--no-labels", help="Remove all labels that are not given.")] = False,
-    archive: Annotated[
-        bool | None, typer.Option("--archive/--unarchive", help="Mark the thread as archived, or not.")
+    archived: Annotated[
+        bool | None,
+        typer.Option("--archived/--not-archived", "--archive/--unarchive", help="Mark the thread as archived, or not."),
     ] = None,
     kind: Kind = None,
     url: Url = None,
@@ -35,17 +36,20 @@ def describe(
     """Set the title and labels of a thread, archive it, or bring it back. The thread need not exist yet."""
     if title is not None and no_title:
         raise ValueError("give --title or --no-title, not both")
+    if title is not None and not title.strip():
+        raise ValueError("the title is empty: --no-title removes one")
     said: dict[str, Any] = {}
     if title is not None or no_title:
         said["title"] = title
-    if archive is not None:
-        said["archived"] = archive
+    if archived is not None:
+        said["archived"] = archived
     if no_labels:
         said["labels"] = ()
+    if not (said or label or no_label):
+        raise ValueError("nothing to change: give a title, labels, --archived or one of their opposites")
     with open_keep(url, tenant) as keep:
         info = keep.describe(thread, kind=kind, add_labels=label or (), remove_labels=no_label or (), **said)
     labels = f" [{', '.join(info.labels)}]" if info.labels else ""
-    archived = ", archived" if info.archived else ""
-    print_result(
-        info, [f"{one_line(info.id)}: {one_line(info.title or '(no title)')}{one_line(labels)}{archived}"], as_json=json
-    )
+    mark = ", archived" if info.archived else ""
+    title = info.title if info.titled else f"“{info.title}”" if info.title else "(no title)"
+    print_result(info, [one_line(f"{info.id}: {title}{labels}{mark}")], as_json=json)

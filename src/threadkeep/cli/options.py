@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from threadkeep.cli.completion import complete_thread
+from threadkeep.cli.completion import complete_from, complete_thread
 
 if TYPE_CHECKING:
     from threadkeep.engine import identity
@@ -27,6 +27,7 @@ DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
 TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
 CHECKPOINT_HELP = "Checkpoint id, its first or last characters, or latest. Append ~N for its Nth ancestor."
 _KINDS = "graph (LangGraph) or cube (CubeLoop)"
+_complete_kind = complete_from("graph", "cube")
 
 Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=complete_thread)]
 OneThread: TypeAlias = Annotated[
@@ -55,10 +56,16 @@ Namespace: TypeAlias = Annotated[
 ]
 Kind: TypeAlias = Annotated[
     KindName | None,
-    typer.Option("--kind", metavar="KIND", help=f"{_KINDS}. Only needed if both have a thread with this id."),
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help=f"{_KINDS}. Only needed if both have a thread with this id.",
+        autocompletion=_complete_kind,
+    ),
 ]
 KindFilter: TypeAlias = Annotated[
-    KindName | None, typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.")
+    KindName | None,
+    typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.", autocompletion=_complete_kind),
 ]
 Prefix: TypeAlias = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose id starts with PREFIX.")
@@ -73,6 +80,7 @@ Match: TypeAlias = Annotated[
         "--match",
         metavar="WHICH",
         help="Compare --metadata with any checkpoint of a thread, or only with the latest: any or latest.",
+        autocompletion=complete_from("any", "latest"),
     ),
 ]
 Config: TypeAlias = Annotated[

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep import SearchHit, SearchIndexResult, SearchResult
 from threadkeep.cli.app import app, open_keep
 from threadkeep.cli.chat import ROLE_STYLES
+from threadkeep.cli.completion import complete_from
 from threadkeep.cli.options import TIME, FullIds, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
 from threadkeep.cli.output import (
+    Hanging,
     format_time,
     id_names,
     one_line,
@@ -22,6 +25,8 @@ from threadkeep.cli.output import (
     skipped_lines,
 )
 from threadkeep.plural import plural
+
+_INDENT = Text("  ")
 
 
 @app.command(epilog="Example: threadkeep search refund policy --role human --since 30d")
@@ -41,15 +46,24 @@ def search(
     kind: KindFilter = None,
     role: Annotated[
         str | None,
-        typer.Option("--role", metavar="ROLE", help="Only messages of this role: human, ai, tool, system or another."),
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="Only messages of this role: human, ai, tool, system or another.",
+            autocompletion=complete_from("human", "ai", "tool", "system"),
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help=f"Only texts of TIME or later: {TIME}.")
     ] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only texts before TIME.")] = None,
-    latest: Annotated[
-        bool, typer.Option("--latest", help="Only texts that the latest checkpoint of a thread still has.")
-    ] = False,
+    all_branches: Annotated[
+        bool,
+        typer.Option(
+            "--all-branches/--latest",
+            help="Texts of all checkpoints, or only those that the latest checkpoint of a thread still has.",
+        ),
+    ] = True,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N hits.")] = 20,
     build: Annotated[
         bool, typer.Option("--build", help="Create the search index, or bring it up to date; then search, if asked to.")
@@ -101,7 +115,7 @@ def search(
             role=role,
             since=since,
             until=until,
-            all_branches=not latest,
+            all_branches=all_branches,
             scan=scan,
             scan_limit=scan_limit,
             on_progress=on_progress,
@@ -111,7 +125,7 @@ def search(
         if not found.complete:
             typer.echo("not all threads were read: see the output without --ids", err=True)
     else:
-        print_result(found, _lines(found, full_ids=full_ids), as_json=json)
+        print_result(found, _lines(found, scan=scan, full_ids=full_ids), as_json=json)
 
 
 def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
@@ -120,18 +134,16 @@ def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
     yield from skipped_lines(built.skipped)
 
 
-def _lines(found: SearchResult, *, full_ids: bool) -> Iterator[Text | str]:
+def _lines(found: SearchResult, *, scan: bool, full_ids: bool) -> Iterator[RenderableType]:
     names = id_names({hit.checkpoint for hit in found}, full_ids=full_ids)
     for hit in found:
-        yield _heading(hit, names[hit.checkpoint])
-        yield _snippet(hit)
+        yield Hanging(Text(), _heading(hit, names[hit.checkpoint]), _INDENT)
+        yield Hanging(_INDENT, _snippet(hit))
     if not found.hits:
         yield "nothing found"
     if found.scanned:
-        yield Text(
-            f"scanned {plural(found.scanned, 'thread')} that the search index does not have as now: see --build",
-            "dim",
-        )
+        why = "" if scan else ": not in the search index, or changed since (see --build)"
+        yield Text(f"scanned {plural(found.scanned, 'thread')}{why}", "dim")
     if not found.complete and not found.skipped:
         yield Text("not all threads were read: raise --scan-limit", "yellow")
     yield from skipped_lines(found.skipped)
@@ -149,7 +161,7 @@ def _heading(hit: SearchHit, checkpoint: str) -> Text:
 
 def _snippet(hit: SearchHit) -> Text:
     """Return the snippet with its matches marked. Parts are escaped one by one, because that moves what follows."""
-    text, end = Text("  "), 0
+    text, end = Text(), 0
     for start, stop in hit.marks:
         text.append(one_line(hit.snippet[end:start]))
         text.append(one_line(hit.snippet[start:stop]), "bold")

@@ -15,6 +15,7 @@ from rich.text import Text
 import threadkeep
 from threadkeep.cli import chat, tree_drawing
 from threadkeep.cli.app import NEGATIVE, app, open_keep, resolve_namespace
+from threadkeep.cli.completion import complete_from
 from threadkeep.cli.options import (
     CHECKPOINT_HELP,
     FullIds,
@@ -88,11 +89,22 @@ def threads(
     ] = None,
     prefix: Prefix = "",
     order: Annotated[
-        OrderName, typer.Option("--order", metavar="ORDER", help="Sort by updated, created, bytes or id.")
+        OrderName,
+        typer.Option(
+            "--order",
+            metavar="ORDER",
+            help="Sort by updated, created, bytes or id.",
+            autocompletion=complete_from("updated", "created", "bytes", "id"),
+        ),
     ] = "updated",
     status: Annotated[
         StatusName | None,
-        typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads."),
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only idle, pending, interrupted or error threads.",
+            autocompletion=complete_from("idle", "pending", "interrupted", "error"),
+        ),
     ] = None,
     metadata: Metadata = None,
     match: Match = "latest",

@@ -42,6 +42,8 @@ def tree_lines(tree: Tree, *, last: int | None = None, full_ids: bool = False) -
             yield checkpoint_line(
                 row.checkpoint, names, latest, lanes=lanes, lanes_below=_lanes_text(row.cells_below, width)
             )
+    if not tree.checkpoints:
+        yield "no checkpoints"
     if count < len(tree.checkpoints):
         yield hidden_line(len(tree.checkpoints) - count, len(tree.checkpoints))
 

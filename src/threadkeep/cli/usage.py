@@ -13,6 +13,7 @@ from rich.text import Text
 
 from threadkeep import TokenUsage, TokenUsageRow
 from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.completion import complete_from
 from threadkeep.cli.options import (
     TIME,
     Json,
@@ -40,6 +41,7 @@ def usage(
         typer.Option(
             "--by",
             metavar="GROUP",
+            autocompletion=complete_from("thread", "model", "node", "metadata:"),
             help="thread, model, node or metadata:KEY. May be repeated.",
             show_default="thread",
         ),

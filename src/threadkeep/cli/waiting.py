@@ -12,6 +12,7 @@ from threadkeep import WaitingThread
 from threadkeep.cli.app import app, open_keep
 from threadkeep.cli.options import TIME, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
 from threadkeep.cli.output import print_ids, print_result, progress_bar, shorten, table
+from threadkeep.engine.history.answer_options import question_text
 from threadkeep.plural import plural
 
 
@@ -64,7 +65,8 @@ def _lines(found: list[WaitingThread]) -> Iterator[RenderableType]:
 
 
 def _question(waiting: WaitingThread) -> str:
-    return shorten(waiting.question) if waiting.question is not None else ""
+    text = question_text(waiting.question)
+    return shorten(text or waiting.question) if waiting.question is not None else ""
 
 
 def _options(waiting: WaitingThread) -> str:

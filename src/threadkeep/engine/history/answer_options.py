@@ -1,4 +1,4 @@
-"""What a person may answer to a question, as far as the question says so.
+"""What a question asks, and what a person may answer to it, as far as the question says so.
 
 LangChain's HumanInTheLoopMiddleware    {"action_requests": […], "review_configs": [{"allowed_decisions": […]}]}
 HumanInterrupt, or a list of them       {"action_request": …, "config": {"allow_accept": True, …}}
@@ -18,6 +18,9 @@ from threadkeep.short_repr import short_repr
 _DECISIONS = {"allow_accept": "accept", "allow_edit": "edit", "allow_respond": "response", "allow_ignore": "ignore"}
 """The types of a HumanResponse, by what allows them."""
 _APPROVALS = ("approve", "deny", "edit")
+_TEXTS = ("question", "prompt", "description", "message", "text")
+_SEVERAL = ("action_requests", "questions")
+"""The fields of LangChain's middleware and of CubeLoop that have several questions."""
 _MAX_DEPTH = 8
 
 
@@ -31,6 +34,23 @@ class AnswerOption:
     description: str | None = None
 
     __repr__ = short_repr
+
+
+def question_text(question: Any) -> str | None:
+    """Return the text of a question: the question itself, or the first field of it or of its parts that is named so.
+
+    The texts of several questions are joined, one a line. None if there is none.
+    """
+    if isinstance(question, list):
+        return (
+            "\n".join(text for each in question if isinstance(each, Mapping) and (text := question_text(each))) or None
+        )
+    if not isinstance(question, Mapping):
+        return _text(question)
+    own = next((text for name in _TEXTS if (text := _text(question.get(name)))), None)
+    lists = (question[name] for name in _SEVERAL if isinstance(question.get(name), list))
+    parts = (*lists, *(inner for inner in question.values() if isinstance(inner, Mapping)))
+    return own or next((text for inner in parts if (text := question_text(inner))), None)
 
 
 def options_of(question: Any, schema: Any = None) -> tuple[AnswerOption, ...]:

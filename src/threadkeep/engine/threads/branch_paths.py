@@ -109,7 +109,12 @@ def find_branch(thread: ThreadRows, branches: Sequence[BranchPath], ref: str, ns
         raise ValueError(f"{len(of_name)} branches are named {ref!r}: give the head of one, {_heads(of_name)}")
     if of_name:
         return of_name[0]
-    id = resolve_ref(thread, ref, ns)[1]
+    try:
+        id = resolve_ref(thread, ref, ns)[1]
+    except Missing as error:
+        if branches and not is_checkpoint:
+            raise Missing(f"branch or {error}") from None
+        raise
     found = [each for each in branches if id in each.path]
     if not found:
         raise Missing(f"checkpoint {id!r} of thread {thread.key.id!r} was pruned")

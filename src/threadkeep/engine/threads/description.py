@@ -106,7 +106,7 @@ def as_line(text: Any, what: str, longest: int) -> str:
     if not isinstance(text, str):
         raise TypeError(f"a {what} must be a str, not {type(text).__name__}")
     if not text.strip():
-        raise ValueError(f"a {what} must not be empty; None removes a title or name, [] all labels")
+        raise ValueError(f"a {what} must not be empty")
     if len(text) > longest:
         raise ValueError(f"a {what} has at most {longest} characters, not {len(text)}")
     if not text.isprintable() and (found := [each for each in text if unicodedata.category(each) in _NOT_PRINTED]):

@@ -169,6 +169,8 @@ def match_id(ids: list[str], ref: str, where: str) -> str:
     Missing if no id matches, ValueError if several do.
     """
     named = ids[-1:] if ref == LATEST else [id for id in ids if matches_short_id(ref, id)]
+    if not ids:
+        raise Missing(f"{where} has no checkpoints")
     if not named:
         raise Missing(f"checkpoint {ref!r} not found in {where}")
     if len(named) > 1:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from threadkeep.engine.history.answer_options import question_text
 from threadkeep.engine.history.conversation import stops
 from threadkeep.inspector.graphs import answer, update
 from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 from threadkeep.inspector.json_tree import summary
 from threadkeep.inspector.pages.sizes import policy_of
-from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import QueryParameters
 from threadkeep.jobs.byte_counts import format_bytes
 from threadkeep.plural import plural

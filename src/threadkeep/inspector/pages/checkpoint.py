@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from threadkeep.engine.history.answer_options import question_text
 from threadkeep.engine.history.conversation import Stop, is_chat, stops
 from threadkeep.engine.history.show import CheckpointView
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
 from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
 from threadkeep.inspector.json_tree import JsonNode, nodes
-from threadkeep.inspector.pages.waiting import question_text
 from threadkeep.inspector.query import QueryParameters
 
 

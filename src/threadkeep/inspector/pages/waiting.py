@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from threadkeep import AnswerOption, WaitingThread
+from threadkeep.engine.history.answer_options import question_text
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.json_tree import JsonNode, nodes
 from threadkeep.inspector.query import QueryParameters
 
 _MOST = 25
-_TEXTS = ("question", "prompt", "description", "message", "text")
 
 
 class ShownQuestion(NamedTuple):
@@ -50,12 +50,3 @@ def _shown(shown: Inspected, waiting: WaitingThread) -> ShownQuestion:
     tree = nodes(question, ())._replace(is_open=False) if isinstance(question, (Mapping, list)) else None
     answers = (ShownAnswer(option, json.dumps(option.value, ensure_ascii=False)) for option in waiting.options)
     return ShownQuestion(waiting, question_text(question), tree, tuple(answers))
-
-
-def question_text(value: Any) -> str | None:
-    """The text of a question: the value itself, or the first field of it or of its parts that is named like one."""
-    if isinstance(value, str) or not isinstance(value, Mapping):
-        return value if isinstance(value, str) else None
-    own = next((value[name] for name in _TEXTS if isinstance(value.get(name), str)), None)
-    parts = (inner for inner in value.values() if isinstance(inner, Mapping))
-    return own or next((text for inner in parts if (text := question_text(inner))), None)
