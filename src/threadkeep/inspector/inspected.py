@@ -53,6 +53,10 @@ class Inspected:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
 
+    async def place_of_thread(self, query: QueryParameters) -> ChosenCheckpoint | None:
+        """Return the thread that an address of a page for all threads names; None if it names none."""
+        return await self.place(query) if query.id("thread") is not None else None
+
     async def _kind(self, thread: str) -> Kind | None:
         """The kind of a thread, so that links name it; None if it does not exist."""
         found = await self.keep.athread(thread)

@@ -14,6 +14,9 @@ from threadkeep.inspector.guard import LOOPBACK
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.link_token import TOKEN, LinkToken
 
+_LEAVE_SECONDS = 2
+"""How long Ctrl-C waits for answers that have begun."""
+
 
 class Listening(NamedTuple):
     """A server that has its port: `run` serves until the process is interrupted or `stop` is called."""
@@ -39,6 +42,13 @@ def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Itera
         token = LinkToken(taken.getsockname()[1])
         name = f"[{host}]" if ":" in host else host
         app = inspector(shown, authorize=token, allowed_hosts={*LOOPBACK, name})
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_LEAVE_SECONDS,
+        )
         link = f"http://{name}:{taken.getsockname()[1]}/?{TOKEN}={token.token}"
         yield Listening(link, uvicorn.Server(config), taken)

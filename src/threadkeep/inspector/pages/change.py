@@ -92,8 +92,12 @@ def _checkpoint(place: ChosenCheckpoint) -> str:
 
 
 async def _describe(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
-    labels = [label for each in form.text("labels").split(",") if (label := each.strip())]
+    info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
+    now = [] if info is None else [text for text in (info.title, *info.labels) if text]
+    hidden = {shown.redaction.text(text): text for text in now}  # what comes back as it was shown has not changed
+    labels = [hidden.get(label, label) for each in form.text("labels").split(",") if (label := each.strip())]
     title, archived = form.optional("title"), form.flag("archived")
+    title = None if title is None else hidden.get(title, title)
     await shown.keep.adescribe(place.thread, title=title, labels=labels, archived=archived, kind=place.kind)
     return ResultPage("thread", place.thread_link)
 
@@ -102,7 +106,8 @@ async def _described(shown: Inspected, place: ChosenCheckpoint) -> dict[str, str
     info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
     if info is None:
         return {}
-    return {"title": info.title or "", "labels": ", ".join(info.labels), "archived": "1" if info.archived else ""}
+    title, labels = shown.redaction.text(info.title or ""), map(shown.redaction.text, info.labels)
+    return {"title": title, "labels": ", ".join(labels), "archived": "1" if info.archived else ""}
 
 
 async def _tag(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
