@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,7 @@ async def test_an_export_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: 
     ("options", "why"),
     [
         (["--host", "0.0.0.0"], "loopback"),
+        (["--host", "example.org"], "loopback"),
         (["--graph", "a:b"], "--graph needs --write"),
         (["--redact", "("], "not a regular expression"),
         (["--write", "--graph", "json:loads"], "not a graph"),
@@ -117,6 +119,14 @@ def test_what_cannot_be_is_refused(options: list[str], why: str, tmp_path: Path,
     threadkeep.open(f"sqlite:///{tmp_path}/a.db").setup()
     assert run(["inspect", f"{tmp_path}/a.db", "--no-browser", *options]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_port_that_is_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threadkeep.open(f"sqlite:///{tmp_path}/a.db").setup()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["inspect", f"{tmp_path}/a.db", "--no-browser", "--host", "localhost", "--port", str(port)]) == 2
+    assert f"port {port} is in use: choose another one with --port" in capsys.readouterr().err
 
 
 def test_without_the_extra_the_error_names_the_line_to_install_it(

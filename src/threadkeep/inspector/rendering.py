@@ -80,7 +80,7 @@ def environment(redaction: HiddenPattern) -> Environment:
 
 
 def visible(text: str) -> str:
-    """Return a text with escapes such as \\u202e in place of characters that nobody sees."""
+    """Return a text with an escape in place of each character that nobody sees."""
     return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +38,7 @@ class Listening(NamedTuple):
 @contextmanager
 def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Iterator[Listening]:
     """Take a port, by default any free one. OSError if it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as taken:
+    with _server_socket(host, port) as taken:
         token = LinkToken(taken.getsockname()[1])
         name = f"[{host}]" if ":" in host else host
         app = inspector(shown, authorize=token, allowed_hosts={*LOOPBACK, name})
@@ -52,3 +52,12 @@ def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Itera
         )
         link = f"http://{name}:{taken.getsockname()[1]}/?{TOKEN}={token.token}"
         yield Listening(link, uvicorn.Server(config), taken)
+
+
+def _server_socket(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise OSError(f"port {port} is in use: choose another one with --port, or none for any free one") from error
