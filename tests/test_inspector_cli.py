@@ -190,6 +190,8 @@ async def test_a_database_of_another_saver_is_shown_whole(theirs: str) -> None:
     keep, site = await asyncio.to_thread(opened, theirs)
     first = await page(site, "")
     assert "Database of another saver" in first
+    assert "Get this in code" not in first, "our verbs would create tables in it"
+    assert "Open a thread by its id" not in first, "all are there"
     assert re.findall(r'class="id" href="[^"]*">(\w+)</a>', await page(site, "", order="id")) == [
         "answered",
         "asked",
@@ -206,7 +208,9 @@ async def test_of_a_database_that_is_too_large_only_threads_that_are_opened_are_
 ) -> None:
     monkeypatch.setattr(foreign, "MOST_CHECKPOINTS", 3)
     keep, site = await asyncio.to_thread(opened, theirs)
-    assert "too many to read them all" in await page(site, "")
+    first = await page(site, "")
+    assert "too many to read them all" in first
+    assert "Open a thread by its id" in first
     assert await keep.athreads() == []
     assert "answer 1" in await page(site, "checkpoint", thread="chat")
     assert [each.id for each in await keep.athreads()] == ["chat"]
