@@ -13,7 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,15 @@ import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 
 import demo_storage
 import foreign_savers
 import postgres_servers
 import threadkeep
 from inspectors import HOST, always, page
+from screenshots import serving
 from threadkeep.cli.app import run
 from threadkeep.cli.inspect import _is_foreign
 from threadkeep.cli.settings import as_url
@@ -54,6 +59,36 @@ def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_
         assert ">t</a>" in answer.text
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_the_server_ends_while_an_answer_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
+    began = threading.Event()
+
+    async def think(_state: Any) -> Any:
+        interrupt("Go on?")
+        began.set()
+        await asyncio.sleep(60)
+
+    builder: Any = StateGraph(demo_storage.Research)
+    builder.add_node("think", think)
+    builder.add_edge(START, "think")
+    with threadkeep.open("memory://") as keep, httpx.Client(follow_redirects=True, timeout=30) as browser:
+        graph = builder.compile(checkpointer=keep.checkpointer)
+        asyncio.run(graph.ainvoke({"topic": "x"}, {"configurable": {"thread_id": "t"}}))
+        with ThreadPoolExecutor(1) as threads, serving(Inspected(keep, write=True, graph=graph)) as link:
+            change = f"{link.partition('?')[0]}change"
+            browser.get(link)
+            form = browser.get(change, params={"thread": "t", "action": "answer"}).text
+            fields = {
+                "csrf": re.search(r'name="csrf" value="(\w+)"', form)[1],
+                "thread": "t",
+                "action": "answer",
+                "value": "yes",
+            }
+            answer = threads.submit(browser.post, change, data=fields)
+            assert began.wait(30)
+        assert answer.result().status_code == 503
+    assert capfd.readouterr().err == ""
 
 
 async def test_what_a_page_shows_as_code_can_be_run(

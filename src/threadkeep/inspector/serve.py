@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.guard import LOOPBACK
@@ -28,6 +32,7 @@ class Listening(NamedTuple):
 
     def run(self) -> None:
         """Serve."""
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         self.server.run(sockets=[self.socket])
 
     def stop(self) -> None:
@@ -43,7 +48,7 @@ def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Itera
         name = f"[{host}]" if ":" in host else host
         app = inspector(shown, authorize=token, allowed_hosts={*LOOPBACK, name})
         config = uvicorn.Config(
-            app,
+            _ending_quietly(app),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -52,6 +57,22 @@ def listen(shown: Inspected, *, host: str = LOOPBACK[0], port: int = 0) -> Itera
         )
         link = f"http://{name}:{taken.getsockname()[1]}/?{TOKEN}={token.token}"
         yield Listening(link, uvicorn.Server(config), taken)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return "graceful shutdown" not in record.msg
+
+
+def _ending_quietly(app: ASGIApp) -> ASGIApp:
+    """Return an application that answers with one line, and logs no error, if the server ends before it can answer."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            await PlainTextResponse("The inspector was stopped.\n", 503)(scope, receive, send)
+
+    return answer
 
 
 def _server_socket(host: str, port: int) -> socket.socket:
