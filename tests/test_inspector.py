@@ -86,6 +86,12 @@ async def test_the_inbox_shows_who_waits_and_what_is_asked(site: Any) -> None:
     assert "Delete 42 files?" in waiting
 
 
+async def test_a_checkpoint_of_a_cube_thread_shows_what_its_agent_asks(site: Any) -> None:
+    text = await page(site, "checkpoint", thread="cleanup", kind="cube")
+    (stop,) = re.findall(r'<section class="stop interrupted">(.*?)</section>', text, re.DOTALL)
+    assert "Delete 42 files?" in stop
+
+
 @pytest.mark.parametrize("view", ["compact", "timeline", "full"])
 async def test_a_thread_is_drawn_with_a_row_for_each_checkpoint(site: Any, filled: threadkeep.Keep, view: str) -> None:
     for thread in ("support/ada", "research/tides"):
@@ -267,6 +273,34 @@ async def test_ids_are_taken_exactly_as_they_are_stored() -> None:
     await keep.aclose()
 
 
+async def test_characters_that_nobody_sees_are_shown_as_escapes() -> None:
+    id = "invoice\u202egpj.exe\x1b"
+
+    def write() -> threadkeep.Keep:
+        keep = threadkeep.open("memory://")
+        checkpoint_chains.Chain(keep.checkpointer, id).put(
+            {"channel\u2066": {"key\u202d": "value\u202e"}}, user="user\u202e"
+        )
+        keep.describe(id, title="title\u202e", labels=["label\u202e"])
+        return keep
+
+    keep = await asyncio.to_thread(write)
+    site = await asyncio.to_thread(app, keep, authorize=always, allowed_hosts=[HOST])
+    for path, query in (
+        ("", {}),
+        ("thread", {"thread": id}),
+        ("checkpoint", {"thread": id}),
+        ("sizes", {"thread": id}),
+    ):
+        text = await page(site, path, **query)
+        assert r"invoice\u202egpj.exe\x1b" in text
+        assert id not in re.sub(r'data-(copy|thread)="[^"]*"|value="[^"]*"', "", text), (
+            "only what is copied or sent has it"
+        )
+        assert not re.search("(?:channel|key|value|user|title|label)[\u202a-\u202e\u2066]", text)
+    await keep.aclose()
+
+
 async def test_errors_are_pages_that_say_what_is_wrong(site: Any) -> None:
     assert "not found" in await page(site, "thread", 404, thread="nobody")
     assert "needs" in await page(site, "thread", 400)
@@ -360,6 +394,16 @@ async def test_what_matches_the_pattern_is_hidden_everywhere(filled: threadkeep.
         text = await page(site, path, **query)
         assert not re.search(r"sk-demo|LAMP-2|Ada", text), path
         assert HIDDEN in text
+
+
+async def test_addresses_in_forms_are_not_redacted_so_they_work(filled: threadkeep.Keep) -> None:
+    shown = Inspected(filled, redaction=HiddenPattern("ada"))
+    site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
+    for path in ("play", "sizes", "usage"):
+        text = await page(site, path, **ADA)
+        assert 'name="thread" value="support/ada"' in text
+        assert f">support/{HIDDEN}</a></h1>" in text
+    assert 'data-thread="support/ada"' in await page(site, "checkpoint", **ADA)
 
 
 async def test_a_redacted_export_has_the_thread_without_its_words(site: Any, tmp_path: Path) -> None:

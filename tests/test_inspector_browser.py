@@ -185,37 +185,88 @@ PAGES = (
 
 
 @SQLITE
-def test_no_page_is_wider_than_a_phone(opened: Any, site: str) -> None:
-    page = opened(site)
-    page.set_viewport_size({"width": 390, "height": 800})
+def test_a_reader_is_told_when_the_inspector_does_not_answer(browser: Browser, site: str) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.goto(site)
+    go(page, ADA)
+    expect(page.locator("#panel .heading")).to_be_visible()
+    page.route("**/checkpoint?*", lambda route: route.abort())
+    page.keyboard.press("j")
+    expect(page.locator(".toast")).to_contain_text("does not answer")
+    page.unroute("**/checkpoint?*")
+    page.context.clear_cookies()
+    page.keyboard.press("j")
+    expect(page.locator(".toast")).to_contain_text("Open the link")
+    page.goto(site)
+    go(page, ADA)
+    expect(page.locator("#panel .heading")).to_be_visible()
+    expect(page.locator(".toast")).to_have_count(0)
+    page.close()
+
+
+TO_WRITE = (
+    ADA, "/checkpoint?thread=support%2Fgrace", "/waiting", "/branches?thread=support%2Fada",
+    *(f"/change?thread=support%2Fgrace&kind=graph&action={name}" for name in ("describe", "prune", "delete", "answer")),
+)  # fmt: skip
+
+
+@contextmanager
+def serving_both(keep: threadkeep.Keep) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """Serve a storage read-only and in write mode. Yield the link of each, and the pages to look at."""
+    graph = demo_storage.support().compile(checkpointer=keep.checkpointer)
+    with serving(Inspected(keep)) as read, serving(Inspected(keep, write=True, graph=graph)) as write:
+        yield [(read, (*PAGES, "/thread?thread=nobody", "/search?q=nowhere")), (write, TO_WRITE)]
+
+
+@SQLITE
+def test_no_page_is_wider_than_a_phone(browser: Browser, filled: threadkeep.Keep) -> None:
+    long = "l" * 300
+    in_thread(Chain(filled.checkpointer, long).put, {long: {long: long}})
+    in_thread(filled.store.put, (long,), long, {long: long})
     wide = []
-    for path in PAGES:
-        go(page, path)
-        if page.evaluate("document.documentElement.scrollWidth") > 390:
-            wide.append(path)
+    with serving_both(filled) as both:
+        for link, paths in both:
+            page = browser.new_page(viewport={"width": 390, "height": 800})
+            page.goto(link)
+            for path in (*paths, f"/thread?thread={long}", f"/checkpoint?thread={long}", f"/sizes?thread={long}"):
+                go(page, path)
+                if page.evaluate("document.documentElement.scrollWidth") > 390:
+                    wide.append(path)
+            page.close()
+    in_thread(filled.delete, long)
+    in_thread(filled.store.delete, (long,), long)
     assert wide == []
 
 
 @SQLITE
-def test_axe_finds_no_serious_violations(opened: Any, site: str) -> None:
+def test_axe_finds_no_serious_violations(browser: Browser, filled: threadkeep.Keep) -> None:
     axe = browsers.axe()
     if axe is None:
         pytest.skip("npm cannot get axe-core")
-    page = opened(site)
     found = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for path in PAGES:
-            go(page, path)
-            if path.startswith(ADA):
-                page.wait_for_selector("#panel .heading")
-            page.evaluate(axe.read_text("utf-8"))
-            violations = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa']}).then(result => result.violations)")
-            found += [
-                (scheme, path, each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary", "")[:300])
-                for each in violations if each["impact"] in ("serious", "critical")
-            ]  # fmt: skip
+    with serving_both(filled) as both:
+        for link, paths in both:
+            page = browser.new_page(viewport={"width": 1200, "height": 800}, reduced_motion="reduce")
+            page.goto(link)
+            for path in paths:
+                go(page, path)
+                if path.startswith(ADA):
+                    page.wait_for_selector("#panel .heading")
+                page.evaluate(axe.read_text("utf-8"))
+                for scheme in ("light", "dark"):
+                    page.emulate_media(color_scheme=scheme)
+                    found += [(scheme, path, *each) for each in serious_violations(page)]
+            page.close()
     assert found == []
+
+
+def serious_violations(page: Page) -> list[tuple[str, str, str]]:
+    violations = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa']}).then(result => result.violations)")
+    return [
+        (each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary", "")[:300])
+        for each in violations
+        if each["impact"] in ("serious", "critical")
+    ]
 
 
 @pytest.mark.parametrize("server", [False, True], ids=["SqliteSaver", "PostgresSaver"])
@@ -269,6 +320,10 @@ def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -
         expect(page.locator("#threads [data-row]")).to_have_count(50)
         page.keyboard.press("End")
         expect(page.locator("#threads [data-row]")).to_have_count(100)
+        page.get_by_label("Live").check()
+        in_thread(Chain(keep.checkpointer, "a new one").put, {"n": 0})
+        expect(page.locator("#threads [data-row]").first).to_contain_text("a new one")
+        expect(page.locator("#threads [data-row]")).to_have_count(101)
         go(page, "/thread?thread=long")
         rows = page.locator("#rows > [data-row]")
         expect(rows.first).to_have_attribute("aria-posinset", "1")

@@ -9,10 +9,13 @@ import json
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,15 @@ import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 
 import demo_storage
 import foreign_savers
 import postgres_servers
 import threadkeep
 from inspectors import HOST, always, page
+from screenshots import serving
 from threadkeep.cli.app import run
 from threadkeep.cli.inspect import _is_foreign
 from threadkeep.cli.settings import as_url
@@ -53,6 +59,36 @@ def test_the_command_serves_the_link_that_it_prints_until_it_is_interrupted(tmp_
         assert ">t</a>" in answer.text
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_the_server_ends_while_an_answer_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
+    began = threading.Event()
+
+    async def think(_state: Any) -> Any:
+        interrupt("Go on?")
+        began.set()
+        await asyncio.sleep(60)
+
+    builder: Any = StateGraph(demo_storage.Research)
+    builder.add_node("think", think)
+    builder.add_edge(START, "think")
+    with threadkeep.open("memory://") as keep, httpx.Client(follow_redirects=True, timeout=30) as browser:
+        graph = builder.compile(checkpointer=keep.checkpointer)
+        asyncio.run(graph.ainvoke({"topic": "x"}, {"configurable": {"thread_id": "t"}}))
+        with ThreadPoolExecutor(1) as threads, serving(Inspected(keep, write=True, graph=graph)) as link:
+            change = f"{link.partition('?')[0]}change"
+            browser.get(link)
+            form = browser.get(change, params={"thread": "t", "action": "answer"}).text
+            fields = {
+                "csrf": re.search(r'name="csrf" value="(\w+)"', form)[1],
+                "thread": "t",
+                "action": "answer",
+                "value": "yes",
+            }
+            answer = threads.submit(browser.post, change, data=fields)
+            assert began.wait(30)
+        assert answer.result().status_code == 503
+    assert capfd.readouterr().err == ""
 
 
 async def test_what_a_page_shows_as_code_can_be_run(
@@ -107,6 +143,7 @@ async def test_an_export_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: 
     ("options", "why"),
     [
         (["--host", "0.0.0.0"], "loopback"),
+        (["--host", "example.org"], "loopback"),
         (["--graph", "a:b"], "--graph needs --write"),
         (["--redact", "("], "not a regular expression"),
         (["--write", "--graph", "json:loads"], "not a graph"),
@@ -117,6 +154,14 @@ def test_what_cannot_be_is_refused(options: list[str], why: str, tmp_path: Path,
     threadkeep.open(f"sqlite:///{tmp_path}/a.db").setup()
     assert run(["inspect", f"{tmp_path}/a.db", "--no-browser", *options]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_port_that_is_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threadkeep.open(f"sqlite:///{tmp_path}/a.db").setup()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["inspect", f"{tmp_path}/a.db", "--no-browser", "--host", "localhost", "--port", str(port)]) == 2
+    assert f"port {port} is in use: choose another one with --port" in capsys.readouterr().err
 
 
 def test_without_the_extra_the_error_names_the_line_to_install_it(
@@ -180,6 +225,8 @@ async def test_a_database_of_another_saver_is_shown_whole(theirs: str) -> None:
     keep, site = await asyncio.to_thread(opened, theirs)
     first = await page(site, "")
     assert "Database of another saver" in first
+    assert "Get this in code" not in first, "our verbs would create tables in it"
+    assert "Open a thread by its id" not in first, "all are there"
     assert re.findall(r'class="id" href="[^"]*">(\w+)</a>', await page(site, "", order="id")) == [
         "answered",
         "asked",
@@ -196,7 +243,9 @@ async def test_of_a_database_that_is_too_large_only_threads_that_are_opened_are_
 ) -> None:
     monkeypatch.setattr(foreign, "MOST_CHECKPOINTS", 3)
     keep, site = await asyncio.to_thread(opened, theirs)
-    assert "too many to read them all" in await page(site, "")
+    first = await page(site, "")
+    assert "too many to read them all" in first
+    assert "Open a thread by its id" in first
     assert await keep.athreads() == []
     assert "answer 1" in await page(site, "checkpoint", thread="chat")
     assert [each.id for each in await keep.athreads()] == ["chat"]

@@ -24,6 +24,7 @@ from threadkeep.inspector import app
 from threadkeep.inspector.application import inspector
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.link_token import LinkToken
+from threadkeep.inspector.redaction import HIDDEN, HiddenPattern
 
 ADA = {"thread": "support/ada", "kind": "graph"}
 MUST_HAVE = {
@@ -234,6 +235,19 @@ async def test_a_graph_answers_an_interrupt_and_updates_the_state(conversation: 
         assert "Nothing waits" in (await http.get("/change", params={**ADA, "action": "answer"})).text
         await send(http, action="update", value='{"customer": {"name": "Eve"}}', node="agent")
         assert (await conversation.ashow("support/ada")).values["customer"] == {"name": "Eve"}
+
+
+async def test_what_is_hidden_in_a_form_stays_as_it_is_when_the_form_comes_back(conversation: threadkeep.Keep) -> None:
+    await conversation.adescribe("support/ada", title="Key sk-1", labels=["sk-2", "open", "sk-3"])
+    shown = Inspected(conversation, write=True, redaction=HiddenPattern(r"sk-\d"))
+    site = await asyncio.to_thread(inspector, shown, authorize=always, allowed_hosts=[HOST])
+    async with client(site) as http:
+        form = (await http.get("/change", params={**ADA, "action": "describe"})).text
+        title, labels = (re.search(rf'name="{name}" value="([^"]*)"', form)[1] for name in ("title", "labels"))
+        assert (title, labels) == (f"Key {HIDDEN}", f"open, {HIDDEN}, {HIDDEN}")
+        assert (await send(http, action="describe", title=title, labels=labels, archived="1")).status_code == 303
+        described = await conversation.athread("support/ada")
+        assert (described.title, described.labels, described.archived) == ("Key sk-1", ("open", "sk-2", "sk-3"), True)
 
 
 async def test_without_the_graph_its_changes_say_what_they_need(writable: Any) -> None:

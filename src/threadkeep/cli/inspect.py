@@ -69,7 +69,7 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Open a storage in the browser: threads, checkpoints, memories, sizes. Read-only unless --write is given."""
-    if not ip_address(host).is_loopback:
+    if not _is_loopback(host):
         raise ValueError(
             f"--host must be a loopback address such as 127.0.0.1, not {host}: mount the inspector instead"
         )
@@ -103,6 +103,13 @@ def inspect(
                 webbrowser.open(server.link)
             with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
                 server.run()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager

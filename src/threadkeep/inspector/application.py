@@ -158,10 +158,13 @@ class _Site:
 
     def _render(self, request: Request, name: str, found: dict[str, Any]) -> bytes:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
+        is_of_thread = found.get("place") is not None
         common = {
             "shown": self._shown,
             "link": _links(request),
             "path": path,
+            "section": "" if is_of_thread else path,
+            "is_of_thread": is_of_thread,
             "notice": change.NOTICES.get(_query_of(request).text("done")),
         }
         page = self._templates.get_template(f"{name}.html").render(common | found)

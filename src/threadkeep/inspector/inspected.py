@@ -46,6 +46,11 @@ class Inspected:
         """The storage for people: its URL without the password."""
         return "threadkeep" if self.url is None else without_passwords(self.url)
 
+    @property
+    def import_command(self) -> str:
+        """The command that imports a database of another saver."""
+        return shlex.join(["threadkeep", "import", self.name, "--url", "sqlite:///keep.db"])
+
     async def place(self, query: QueryParameters) -> ChosenCheckpoint:
         """Return the thread and checkpoint that an address names. A foreign thread is read first if it was not yet."""
         place = ChosenCheckpoint(query.required("thread"), query.kind(), query.text("ns"), query.id("id"))
@@ -53,16 +58,23 @@ class Inspected:
             await self.foreign.read(place.thread)
         return place if place.kind else place._replace(kind=await self._kind(place.thread))
 
+    async def place_of_thread(self, query: QueryParameters) -> ChosenCheckpoint | None:
+        """Return the thread that an address of a page for all threads names; None if it names none."""
+        return await self.place(query) if query.id("thread") is not None else None
+
     async def _kind(self, thread: str) -> Kind | None:
         """The kind of a thread, so that links name it; None if it does not exist."""
         found = await self.keep.athread(thread)
         return found.kind if found is not None else None
 
-    def snippet(self, verb: str, *args: str, **options: Any) -> CodeSnippet:
+    def snippet(self, verb: str, *args: str, **options: Any) -> CodeSnippet | None:
         """Return the call of a verb as Python and as a command. Their arguments have the same names and order.
 
-        A list is an option that is repeated, a dict one with KEY=VALUE.
+        A list is an option that is repeated, a dict one with KEY=VALUE. None for a database of another saver: verbs
+        read it only after an import.
         """
+        if self.foreign is not None:
+            return None
         shown = {name: value for name, value in options.items() if value not in (None, "", [], {})}
         tenant = self.keep._session.tenant  # noqa: SLF001 - the same package
         call = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in shown.items())])

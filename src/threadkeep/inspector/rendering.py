@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +22,8 @@ _NOW = 2
 _MEASURABLE = 0.001
 """Seconds: times are stored in milliseconds."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, also those that turn the direction of text: an id must not look like another one."""
 _MARKDOWN = (
     MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
 )
@@ -48,7 +51,7 @@ def environment(redaction: HiddenPattern) -> Environment:
     """Return the environment of the templates. Everything is escaped, and what `redaction` matches is hidden."""
 
     def finalize(value: Any) -> Any:
-        return redaction.text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        return visible(redaction.text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     found = Environment(
         loader=PackageLoader("threadkeep.inspector"),
@@ -64,6 +67,7 @@ def environment(redaction: HiddenPattern) -> Environment:
         "bytes": format_bytes,
         "count": "{:,}".format,
         "duration": duration,
+        "exact": lambda text: Markup(escape(text)),  # noqa: S704 - escaped; finalize leaves Markup alone
         "markdown": lambda text: markdown(redaction.text(text)),
         "plural": plural,
         "pretty": lambda value: json.dumps(redaction.value(value), indent=2, ensure_ascii=False, default=str),
@@ -73,6 +77,11 @@ def environment(redaction: HiddenPattern) -> Environment:
     for name in found.list_templates():
         found.get_template(name)  # now, because reading a file would block the event loop later
     return found
+
+
+def visible(text: str) -> str:
+    """Return a text with an escape in place of each character that nobody sees."""
+    return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def markdown(text: str) -> Markup:

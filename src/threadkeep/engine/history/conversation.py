@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from threadkeep.engine.cube import channels
+from threadkeep.engine.cube.requests import open_request
 from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.identity import CUBE
 from threadkeep.engine.log.plain import is_message, is_tool_call, tool_calls, type_of
 
 _SPECIAL_WRITES = {"__interrupt__": "interrupted", "__error__": "error"}
@@ -23,7 +26,7 @@ class ToolCall(NamedTuple):
 class Stop(NamedTuple):
     """What stopped a task: a question (the status `interrupted`) or an error. `id` is that of the interrupt.
 
-    `source` is the node, or else the task.
+    `source` is the node, or else the task; in a CubeLoop thread, the run.
     """
 
     status: str
@@ -68,7 +71,12 @@ def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
 
 
 def stops(view: CheckpointView) -> list[Stop]:
-    """Return the questions and errors that stopped tasks of a checkpoint."""
+    """Return the questions and errors that stopped tasks of a checkpoint, or what a CubeLoop agent has asked."""
+    if view.checkpoint.kind == CUBE:
+        request = open_request(view.values.get(channels.PENDING), view.values.get(channels.ANSWERS))
+        return (
+            [Stop("interrupted", request.run or "agent", request.question, request.id)] if request is not None else []
+        )
     found = []
     for write in view.writes:
         if write.damaged is not None or write.channel not in _SPECIAL_WRITES:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
 from threadkeep.engine.cube import channels
+from threadkeep.engine.cube.requests import open_request
 from threadkeep.engine.history.answer_options import AnswerOption, options_of
 from threadkeep.engine.history.checkpoint_info import ThreadReader, read_thread, utc_time
 from threadkeep.engine.history.show import next_nodes, status_slots
@@ -209,28 +210,23 @@ async def _requests(reader: ThreadReader, record: CheckpointRecord) -> list[Wait
     names = [name for name in (channels.PENDING, channels.ANSWERS) if name in record.slots]
     await reader.fetch(record.slots[name] for name in names)
     pending = reader.value(record, channels.PENDING)
-    if not isinstance(pending, Mapping):
-        return []
-    request, run = pending["request"], pending["run"]
-    fields = request if isinstance(request, Mapping) else {}
-    question, id = fields.get("payload", request), fields.get("question_id")
-    answers = reader.value(record, channels.ANSWERS) or {}
-    if any(id in of_run for name, of_run in answers.items() if run in (None, name)):
+    request = open_request(pending, reader.value(record, channels.ANSWERS)) if pending else None
+    if request is None:
         return []
     return [
         WaitingThread(
             reader.key.id,
             reader.key.kind,
             REQUEST,
-            id if isinstance(id, str) else None,
-            question,
-            options_of(question),
+            request.id,
+            request.question,
+            options_of(request.question),
             None,
             (),
             "",
             record.row.id,
-            _asked_at(fields.get("created_at"), record.row.time),
-            run if isinstance(run, str) else None,
+            _asked_at(request.created_at, record.row.time),
+            request.run,
         )
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from threadkeep.engine.history.answer_options import question_text
@@ -92,17 +92,30 @@ def _checkpoint(place: ChosenCheckpoint) -> str:
 
 
 async def _describe(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:
+    info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
     labels = [label for each in form.text("labels").split(",") if (label := each.strip())]
     title, archived = form.optional("title"), form.flag("archived")
+    if info is not None:
+        labels = _unhidden(shown, labels, info.labels)
+        title = _unhidden(shown, [title], [info.title or ""])[0] if title is not None else None
     await shown.keep.adescribe(place.thread, title=title, labels=labels, archived=archived, kind=place.kind)
     return ResultPage("thread", place.thread_link)
+
+
+def _unhidden(shown: Inspected, given: Iterable[str], stored: Iterable[str]) -> list[str]:
+    """Return texts that a form sent. One that comes back as the redaction showed it is what it was."""
+    stored_by_shown: dict[str, list[str]] = {}
+    for text in stored:
+        stored_by_shown.setdefault(shown.redaction.text(text), []).append(text)
+    return [stored_by_shown[text].pop(0) if stored_by_shown.get(text) else text for text in given]
 
 
 async def _described(shown: Inspected, place: ChosenCheckpoint) -> dict[str, str]:
     info = await shown.keep.athread(place.thread, kind=place.kind, titles=False)
     if info is None:
         return {}
-    return {"title": info.title or "", "labels": ", ".join(info.labels), "archived": "1" if info.archived else ""}
+    title, labels = shown.redaction.text(info.title or ""), map(shown.redaction.text, info.labels)
+    return {"title": title, "labels": ", ".join(labels), "archived": "1" if info.archived else ""}
 
 
 async def _tag(shown: Inspected, place: ChosenCheckpoint, form: QueryParameters) -> ResultPage:

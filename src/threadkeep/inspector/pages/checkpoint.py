@@ -7,6 +7,7 @@ from typing import Any
 from threadkeep.engine.history.answer_options import question_text
 from threadkeep.engine.history.conversation import Stop, is_chat, stops
 from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.identity import GRAPH
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.inspector.chat import Chat, chat
 from threadkeep.inspector.inspected import ChosenCheckpoint, Inspected
@@ -46,7 +47,7 @@ def _shown_stop(shown: Inspected, stop: Stop) -> tuple[Stop, str | None, JsonNod
 
 async def _can_answer(shown: Inspected, place: ChosenCheckpoint) -> bool:
     """Whether a question of a checkpoint can be answered here: the graph continues from the latest one."""
-    if not shown.write or shown.graph is None:
+    if not shown.write or shown.graph is None or place.kind != GRAPH:
         return False
     latest = await shown.keep.alog(place.thread, ns=place.ns, limit=1, kind=place.kind)
     return [each.id for each in latest] == [place.id]

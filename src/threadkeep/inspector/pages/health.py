@@ -10,14 +10,14 @@ from threadkeep.inspector.query import QueryParameters
 
 async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
+    place = await shown.place_of_thread(query)
     thread, kind = query.id("thread"), query.kind()
     verified = None
     if query.flag("verify"):
         verified = await shown.keep.averify(thread, kind=kind) if thread else await shown.keep.averify()
     return {
         "findings": await shown.keep.adoctor(),
-        "thread": thread,
-        "kind": kind,
+        "place": place,
         "verified": verified,
         "snippet": shown.snippet("verify", *([thread] if thread else []), kind=kind),
     }

@@ -21,13 +21,13 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     keep, policy = shown.keep, policy_of(query)
     if shown.foreign is not None:
         await shown.foreign.start()
+    place = await shown.place_of_thread(query)
     one, id = thread is not None, query.id("id")
     measured = None
     if one or query.flag("measure"):
         measured = await keep.asizes(thread_id=thread, kind=kind, checkpoint_id=id, ns=query.text("ns"))
     return {
-        "thread": thread,
-        "kind": kind,
+        "place": place,
         "stats": None if one else await keep.astats(),
         "largest": [] if one else await keep.athreads(order="bytes", limit=_LARGEST),
         "sizes": measured,

@@ -16,13 +16,13 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show the tokens of all threads, or of one. Reads the messages of each thread."""
     if shown.foreign is not None:
         await shown.foreign.start()
+    place = await shown.place_of_thread(query)
     thread, by, since = query.id("thread"), query.text("by", _GROUPS[0]), query.optional("since")
     key = query.optional("key")
     group = f"{_METADATA}{key}" if by == "metadata" and key else by if by in _GROUPS else _GROUPS[0]
     found = await shown.keep.ausage(thread, by=group, since=since, kind=query.kind())
     return {
-        "thread": thread,
-        "kind": query.kind(),
+        "place": place,
         "usage": found,
         "rows": found.rows[:_MOST],
         "group": group,

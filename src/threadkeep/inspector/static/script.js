@@ -1,6 +1,6 @@
 // What pages can do besides following links. Every page works without it: it fetches ordinary pages of this site, and
 // puts a part of them in place. Nothing is sent anywhere else.
-import { byId, fetchPage, problemIn, put } from "./pages.js";
+import { byId, fetchPage, problemIn, put, putFirstRows } from "./pages.js";
 import { Player } from "./player.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -36,12 +36,20 @@ for (const form of document.querySelectorAll("form[data-live]")) {
 
 // --- live refresh
 
-setInterval(async () => {
+async function refresh() {
   const live = byId("input[data-refresh]:checked");
-  if (!live || document.hidden) return;
-  if (checkpoints) await checkpoints.refresh();
-  else { put(await fetchPage(location.href), live.dataset.refresh); watchMore(); }
-}, REFRESH_MS);
+  try { if (live && !document.hidden) await refreshPart(live.dataset.refresh); }
+  finally { setTimeout(refresh, REFRESH_MS); } // after the answer: a slow storage is not asked more often than it answers
+}
+setTimeout(refresh, REFRESH_MS);
+
+async function refreshPart(selector) {
+  if (checkpoints) { await checkpoints.refresh(); return; }
+  const page = await fetchPage(location.href), list = "tbody[data-rows]";
+  if (problemIn(page)) return;
+  if (byId(list)?.children.length > byId(list, page)?.children.length && byId("a[data-more]", page)) putFirstRows(page, list);
+  else { put(page, selector); watchMore(); }
+}
 
 // --- long lists: the next slice is fetched when its link comes into view
 
@@ -107,6 +115,7 @@ document.addEventListener("click", (event) => {
   if (more) { event.preventDefault(); loadMore(more); }
   const copy = event.target.closest?.("[data-copy]");
   if (copy) { event.preventDefault(); copyText(copy); }
+  if (event.target.closest?.("[data-keys]")) byId("#keys").showModal();
   const compare = event.target.closest?.("[data-compare]");
   if (compare) chooseForDiff(compare.dataset);
 });

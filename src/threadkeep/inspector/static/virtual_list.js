@@ -1,6 +1,6 @@
 // A list of which only the slices in view are in the page: the others are gaps as high as they would be. A slice is
 // fetched when it comes into view, and leaves when it is far away, so a long list costs what a short one does.
-import { byId, fetchPage } from "./pages.js";
+import { byId, fetchPage, putTimes, textOf } from "./pages.js";
 
 const MARGIN = 2400; // px above and below the window where rows are there already
 const SETTLE_MS = 60; // a slice that is only passed by is not fetched
@@ -84,7 +84,7 @@ export class VirtualList {
     if (!found) return;
     this.total = Number(found.dataset.total);
     const rows = [...document.importNode(found, true).children], known = this.rows.get(slice);
-    if (known && textOf(known) === textOf(rows)) return;
+    if (known && textOf(known) === textOf(rows)) { putTimes(rows, known); return; }
     const whole = document.documentElement, isAtEnd = scrollY + innerHeight >= whole.scrollHeight - 2;
     this.keep(slice, rows);
     if (this.shown.has(slice) && rows.length) this.put(slice, rows);
@@ -144,6 +144,3 @@ function gap(height = 0, more = "") {
   node.style.height = `${height}px`;
   return node;
 }
-
-// What rows say, without how long ago each was.
-function textOf(rows) { return rows.map((row) => row.innerHTML.replace(/<time.*?<\/time>/gs, "")).join("\n"); }
