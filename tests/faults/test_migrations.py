@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from fault_log import Findings
 from fault_matrix import Matrix, size
 
+import postgres_servers
 import processes
 import threadkeep
 from sample_keep import contents
@@ -95,3 +99,24 @@ def test_processes_that_migrate_at_once_lose_nothing(backend: str, tmp_path: Pat
             assert contents(keep) == expected
             assert keep.verify().problems == []
     matrix.add(rounds, Findings(rounds * len(names)))
+
+
+def test_processes_that_migrate_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """A lock lets all of them begin; those that have locks of the version's table would stop the first that goes on."""
+    url = SQL_STORAGES["postgres"](NAME, tmp_path)
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url.partition("?")[0]) as other:
+        other.execute("LOCK TABLE own.tk_schema IN SHARE ROW EXCLUSIVE MODE")
+        running = pool.submit(processes.run_concurrently, AT_ONCE, [(url, f"p{n}") for n in range(4)])
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'own.tk_schema'::regclass"
+        assert postgres_servers.wait_until(lambda: other.execute(waiting).fetchone() == (4,), processes.TIMEOUT)
+        other.rollback()
+        running.result()
+    assert deadlocks(url) == 0
+
+
+def deadlocks(url: str) -> int:
+    """Return how many deadlocks the server has broken in a database. Each costs all of its processes a second."""
+    database = urlsplit(url).path.removeprefix("/")
+    query = f"SELECT deadlocks FROM pg_stat_database WHERE datname = '{database}'"
+    ((count,),) = postgres_servers.shared().execute(query)
+    return int(count)
