@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pymysql
 
 from postgres_servers import free_port
+from tls_servers import Certificates, certificates
 
 FOLDER = Path(__file__).resolve().parents[1] / ".mysql"
 TIMEOUT = 60
@@ -107,6 +108,8 @@ class Server:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.socket, self.port = folder / "socket", port
+        self.certificates: Certificates = certificates(folder / "tls")
+        """Those of its TLS, which a client may use."""
         self._databases = 0
 
     def execute(self, sql: str, database: str | None = None) -> list[Any]:
@@ -181,7 +184,10 @@ def _bootstrap(found: Installation, folder: Path) -> None:
 def _start(found: Installation, folder: Path, running: Server) -> subprocess.Popen[bytes]:
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
-            [*_command(found, folder), f"--socket={running.socket}", f"--port={running.port}", "--bind-address=127.0.0.1"],
+            [
+                *_command(found, folder), f"--socket={running.socket}", f"--port={running.port}", "--bind-address=127.0.0.1",
+                f"--ssl-cert={running.certificates.certificate}", f"--ssl-key={running.certificates.key}",
+            ],
             env=_environment(found), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent,
         )  # fmt: skip
 

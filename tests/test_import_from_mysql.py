@@ -7,6 +7,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -27,6 +28,7 @@ from threadkeep.cli.app import run
 from threadkeep.cli.inspect import _is_foreign
 from threadkeep.errors import Unavailable
 from threadkeep.transfer.sources.detect import detect
+from tls_servers import certificates
 
 THREADS = ["chat", "asked", "answered"]
 TABLES = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
@@ -277,6 +279,25 @@ def test_an_invalid_mysql_url_is_refused(server: Server, empty: threadkeep.Keep)
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1") as caught:
             empty.import_from(url)
         assert "secret" not in str(caught.value)
+
+
+def test_tls_is_used_and_the_certificate_checked(
+    server: Server, written: str, empty: threadkeep.Keep, tmp_path: Path
+) -> None:
+    server.execute("CREATE USER IF NOT EXISTS secured@'%' IDENTIFIED BY 'a' REQUIRE SSL")
+    server.execute("GRANT ALL ON *.* TO secured@'%'")
+    url, others = server.url(written, user="secured:a"), certificates(tmp_path / "others")
+    assert empty.import_from(f"{url}?ssl_ca={server.certificates.authority}&ssl_verify_identity=true").threads == 3
+    assert empty.import_from(f"{url}?ssl_ca={others.authority}&ssl_verify_cert=false").already_there > 0
+    for unverified in (f"ssl_ca={others.authority}", "ssl_verify_cert=true", "ssl_verify_identity=true"):
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            empty.import_from(f"{url}?{unverified}")
+    with pytest.raises(Unavailable, match="certificate verify failed.*localhost"):
+        empty.import_from(
+            f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={server.certificates.authority}&ssl_verify_identity=true"
+        )
+    with pytest.raises(ValueError, match="ssl_ca in the URL: there is no file /missing/ca.pem"):
+        empty.import_from(f"{url}?ssl_ca=/missing/ca.pem")
 
 
 def test_without_the_driver_an_import_says_what_to_install() -> None:

@@ -80,7 +80,7 @@ def test_postgresql_records_every_migration_before_it_is_made(found: int) -> Non
     server = Database(POSTGRES, {"versions": [(found,)]})
     server.run(postgres_setup.migrate(POSTGRES, None))
     assert server.values == list(steps_after(found))
-    assert server.executed[:3] == ["schema-0", "versions", "set-version"]
+    assert server.executed[:3] == ["schema-0", "lock-schema", "versions"]
 
 
 @pytest.mark.parametrize("pgvector", ["public", None])

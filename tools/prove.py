@@ -47,11 +47,14 @@ class Collector:
     def __init__(self) -> None:
         self.lines: dict[tuple[str, str], Line] = {}
         self.failed: list[str] = []
+        self.skipped: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test has said. pytest calls this at each end of a phase of a test."""
         if report.failed:
             self.failed.append(f"{report.nodeid} ({report.when})")
+        if report.skipped:
+            self.skipped.append(f"{report.nodeid}: {report.longrepr[2] if report.longrepr else ''}")  # type: ignore[index]
         found: Any = dict(report.user_properties).get("fault")
         if report.when == "call" and found is not None:
             self._add(found, report)
@@ -126,7 +129,11 @@ def main(arguments: list[str]) -> int:
     print("\n".join(["", *lines]))
     for name in collector.failed:
         print(f"FAILED {name}")
+    for name in collector.skipped:
+        print(f"SKIPPED {name}")
     if "--record" in arguments and code == 0:
+        if collector.skipped:
+            raise SystemExit("not recorded: some faults were skipped")
         record(lines)
     return code
 

@@ -94,6 +94,7 @@ def audit(url: str, log: FaultLog, **options: Any) -> Findings:
         for writer, numbers in tried.items():
             stored = list(_READERS[writer[0]](keep, writer))
             total += _compare(writer, stored, set(acknowledged[writer]), set(numbers))
+        total += Findings(wrong=tuple(sorted(_names(keep) - tried.keys())))
         problems = tuple(map(str, keep.verify().problems))
     return total._replace(problems=problems)
 
@@ -108,20 +109,22 @@ def _compare(writer: str, stored: list[tuple[int, bool]], acknowledged: set[int]
     )
 
 
+def _names(keep: threadkeep.Keep) -> set[str]:
+    """Return the names of all writers that left something in a storage."""
+    return {each.id for each in keep.threads(limit=10_000)} | {space[0] for space in keep.store.list_namespaces()}
+
+
 def _read_saver(keep: threadkeep.Keep, writer: str) -> Iterator[tuple[int, bool]]:
     for found in keep.checkpointer.list(config(writer)):
         n = int(found.checkpoint["id"])
-        yield n, found.checkpoint["channel_values"] == state(n)
+        yield n, (found.checkpoint["channel_values"], found.metadata.get("step")) == (state(n), n)
 
 
 def _read_writes(keep: threadkeep.Keep, writer: str) -> Iterator[tuple[int, bool]]:
     for found in keep.checkpointer.list(config(writer.replace(WRITES, SAVER, 1))):
-        for task, channel, value in found.pending_writes or []:
-            yield int(found.checkpoint["id"]), (task, channel, value) == ("task", "log", text(value_of(value)))
-
-
-def value_of(written: str) -> int:
-    return int(written.split(maxsplit=1)[0])
+        n = int(found.checkpoint["id"])
+        for write in found.pending_writes or []:
+            yield n, write == ("task", "log", text(n))
 
 
 def _read_cube(keep: threadkeep.Keep, writer: str) -> Iterator[tuple[int, bool]]:

@@ -1,35 +1,41 @@
-"""Older versions of threadkeep, from this repository's history, to run beside today's."""
+"""Older versions of threadkeep, to run beside today's: version 0.1.0, as it was released."""
 
 from __future__ import annotations
 
-import io
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import fork_server
 
 ROOT = Path(__file__).parents[2]
-RELEASED = "d5b10674e85e"
-"""Version 0.1.0: the last commit with schema 4. What came after it was in development only."""
+RELEASED = "threadkeep-0.1.0-py3-none-any.whl"
+"""The wheel of the last release. Add that of each release to `tests/data`, and use it here."""
 
 
-def source_of(commit: str) -> Path:
-    """Return the folder of an older version's package, unpacked on first use below `.cache`. Needs git's history."""
-    folder = ROOT / ".cache" / "versions" / commit
-    if not (folder / "src").exists():
-        packed = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
-    return folder / "src"
+def source_of(wheel: str) -> Path:
+    """Return the folder of an older version's package, unpacked on first use below `.cache`."""
+    folder = ROOT / ".cache" / "versions" / wheel.removesuffix(".whl")
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unpacked = tempfile.mkdtemp(dir=folder.parent)
+        with zipfile.ZipFile(ROOT / "tests" / "data" / wheel) as archive:
+            archive.extractall(unpacked)
+        try:
+            os.rename(unpacked, folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(unpacked)
+    return folder
 
 
-def start(commit: str, script: str, *args: Any) -> subprocess.Popen[str]:
+def start(wheel: str, script: str, *args: Any) -> subprocess.Popen[str]:
     """Run a script with an older version."""
-    path = [str(source_of(commit)), *fork_server.paths()]
+    path = [str(source_of(wheel)), *fork_server.paths()]
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, args)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},

@@ -5,7 +5,7 @@
 -- since 1970. There are no foreign keys, sequences, triggers or functions: each is missing in some database that
 -- distributes tables.
 
--- schema-0: the table that records migrations; inserting a version's row is the lock for its migration
+-- schema-0: the table that records migrations
 CREATE TABLE IF NOT EXISTS tk_schema (
     version integer PRIMARY KEY,
     made timestamptz NOT NULL DEFAULT now()
@@ -14,7 +14,11 @@ CREATE TABLE IF NOT EXISTS tk_schema (
 -- versions: the last migration: its version, its time; from 5 on the oldest versions whose code can read and write
 SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 
--- set-version: record a migration; another client that runs the same one waits here
+-- lock-schema: let other clients that migrate wait here, until the end of the transaction; readers do not wait. Nothing
+-- of the table may be locked before: a migration that alters it would wait for those who wait for this
+ALTER TABLE tk_schema SET (fillfactor = 100);
+
+-- set-version: record a migration
 INSERT INTO tk_schema (version) VALUES (:version);
 
 -- storage-state: whether commits wait for the disk, the schema of pgvector (see vector-schema), and the last migration

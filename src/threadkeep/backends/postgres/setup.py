@@ -42,13 +42,11 @@ def needs_migration(found: SchemaVersions, use: SchemaUse) -> bool:
 
 
 async def migrate(sql: Blocks, schema: str | None) -> int:
-    """Create or migrate the schema, and return the version that it had.
-
-    Run this in a transaction; inserting a version's row is the lock.
-    """
+    """Create or migrate the schema, and return the version that it had. Run this in a transaction."""
     if schema is not None and not await SetupStatement(sql["schema-exists"], {"schema": schema}):
         await SetupStatement(sql["create-schema"])
     await SetupStatement(sql["schema-0"])
+    await SetupStatement(sql["lock-schema"])
     found = (await versions(sql)).version
     schema_versions.check_released(found, DATABASE)
     for step in schema_versions.steps_after(found):

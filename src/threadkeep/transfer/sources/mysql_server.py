@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from ssl import CERT_NONE, VERIFY_X509_STRICT, SSLContext, create_default_context
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -13,6 +15,7 @@ _PORT = 3306
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
 """Options that a URL may have, named as PyMySQL names them."""
 _FLAGS = {"ssl_verify_cert", "ssl_verify_identity"}
+_FILES = {"ssl_ca", "ssl_cert", "ssl_key"}
 _MARIADB, _MYSQL = "SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0"
 """Switch off the time limit of a query."""
 
@@ -73,7 +76,7 @@ class MySqlRows:
 
 
 def _connection_options(url: str) -> dict[str, Any]:
-    """Return what PyMySQL needs of a URL. ValueError if it names no database, or has an unknown option."""
+    """Return what PyMySQL needs of a URL. ValueError if it names no database or no file, or has an unknown option."""
     parts = urlsplit(url)
     database = unquote(parts.path.removeprefix("/"))
     if not database:
@@ -81,11 +84,35 @@ def _connection_options(url: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     for name in options.keys() - set(_OPTIONS):
         raise ValueError(f"unknown option {name} in the URL: use {', '.join(_OPTIONS)}")
+    for name in sorted(options.keys() & _FILES):
+        if not Path(options[name]).is_file():
+            raise ValueError(f"{name} in the URL: there is no file {options[name]}")
     options |= {name: options[name].lower() in ("true", "1") for name in options.keys() & _FLAGS}
+    tls = {name.removeprefix("ssl_"): options.pop(name) for name in options.keys() & {*_FILES, *_FLAGS}}
     return options | {
+        "ssl": _tls(**tls) if tls else None,
         "host": parts.hostname or "localhost",
         "port": parts.port or _PORT,
         "user": unquote(parts.username) if parts.username is not None else None,
         "password": unquote(parts.password or ""),
         "database": database,
     }
+
+
+def _tls(
+    *,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify_cert: bool | None = None,
+    verify_identity: bool = False,
+) -> SSLContext:
+    """Return what TLS must check. PyMySQL's options check no certificate with `ssl_ca` alone, and no name without it."""
+    context = create_default_context(cafile=ca)
+    context.verify_flags &= ~VERIFY_X509_STRICT  # certificates that MySQL generates would not pass
+    context.check_hostname = verify_identity
+    if not (verify_identity or (ca is not None if verify_cert is None else verify_cert)):
+        context.verify_mode = CERT_NONE
+    if cert is not None:
+        context.load_cert_chain(cert, key)
+    return context
