@@ -371,4 +371,4 @@ def test_no_page_of_an_encrypted_storage_shows_anything_without_its_keys(tmp_pat
         assert "Kim" not in shown("health", 200, chosen)
     with threadkeep.open(url, keys=KEYS) as keep:
         assert "secret thread" in shown("", 200, {})
-        assert "Kim" in shown("thread", 200, chosen)
+        assert "Kim" in shown("checkpoint", 200, chosen)
