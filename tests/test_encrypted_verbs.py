@@ -230,6 +230,7 @@ def _reads_of_threads(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{status} t", lambda status=status: keep.threads(status=status, prefix="t", order="id")
     for kind in ("graph", "cube"):
         yield kind, lambda kind=kind: keep.threads(kind=kind, limit=1000)
+    yield "columns", lambda: keep.threads(columns=["plan", "customer_email", "rank", "label"], limit=1000)
     yield "contains", lambda: keep.threads(contains="THREAD", limit=1000)
     for chosen in ({"labels": ["billing"]}, {"labels": ["billing", "urgent"]}, {"archived": True}, {"archived": False}):
         yield f"threads {chosen}", lambda chosen=chosen: [keep.threads(limit=1000, **chosen), _pages(keep, **chosen)]
@@ -448,9 +449,32 @@ def changes(keep: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     )
     yield "store", lambda: keep.store.batch([_put(("new",), "k", {"text": "rain"}), _put(("notes", "2"), "n2", None)])
     yield "cube", lambda: asyncio.run(_change_cube(keep.cube))
+    yield "files", lambda: _use_files(keep.files)
+    yield "cache", lambda: _use_cache(keep.cache)
     yield "sweep", lambda: keep.sweep()
     yield "compact", lambda: type(keep.compact())
     yield "migrate", lambda: keep.migrate()
+
+
+def _use_files(files: Any) -> list[Any]:
+    done = [
+        files.write("/notes/a.txt", "blue moon\nred sun"), files.write("/notes/deep/ü.txt", "moon"),
+        files.write("/z%_*.txt", "x"), files.edit("/notes/a.txt", "blue", "green"), files.edit("/none", "a", "b"),
+    ]  # fmt: skip
+    found = [files.ls(path) for path in ("/", "/notes", "/note", "/none")]
+    found += [files.glob("**/*.txt"), files.glob("z%_*.txt"), files.grep("moon"), files.grep("%")]
+    found += [files.read("/notes/a.txt"), files.read("/none"), files.download_files(["/z%_*.txt", "/none"])]
+    return [*done, *found, files.delete("/notes/a.txt"), files.ls("/notes")]
+
+
+def _use_cache(cache: Any) -> list[Any]:
+    keys = [(("node", "a"), "k"), (("node",), "k"), (("nod",), "k"), (("node", "a"), "none")]
+    cache.set({key: ([n, "value"], 60) for n, key in enumerate(keys[:3])})
+    found = [cache.get(keys)]
+    cache.clear([("node",)])
+    found.append(cache.get(keys))
+    cache.clear()
+    return [*found, cache.get(keys)]
 
 
 async def _change_cube(cube: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +18,12 @@ from starlette.routing import Mount
 import demo_storage
 import threadkeep
 from checkpoint_chains import Chain, config
+from encrypted_keeps import KEYS, NEXT
 from inspectors import HOST, always, client, page
 from threadkeep.engine.history.paths import format_path
 from threadkeep.errors import Missing
 from threadkeep.inspector import app
-from threadkeep.inspector.application import inspector
+from threadkeep.inspector.application import PAGES, inspector
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.link_token import LinkToken
 from threadkeep.inspector.redaction import HIDDEN, HiddenPattern
@@ -364,3 +366,22 @@ async def test_hostile_names_stay_texts_on_every_page() -> None:
         markup.feed(text)
         assert markup.found == []
     await keep.aclose()
+
+
+@pytest.mark.parametrize("keys", [None, NEXT], ids=["no keys", "other keys"])
+def test_no_page_of_an_encrypted_storage_shows_anything_without_its_keys(tmp_path: Path, keys: Any) -> None:
+    url = f"sqlite:///{tmp_path}/keep.db"
+    with threadkeep.open(url, keys=KEYS, hide_ids=True) as keep:
+        Chain(keep.checkpointer, "secret thread").put({"name": "Kim"})
+    chosen = {"thread": "secret thread", "kind": "graph", "checkpoint": "00000000", "q": "Kim", "path": "name"}
+    chosen |= dict.fromkeys("ab", "00000000")
+
+    with threadkeep.open(url, keys=keys) as keep:
+        site = app(keep, authorize=always, allowed_hosts=[HOST])
+        for path in PAGES.keys() - {"health"}:
+            assert "encrypted" in asyncio.run(page(site, path, 409, **chosen)), path
+        assert "Kim" not in asyncio.run(page(site, "health", 200, **chosen))
+    with threadkeep.open(url, keys=KEYS) as keep:
+        site = app(keep, authorize=always, allowed_hosts=[HOST])
+        assert "secret thread" in asyncio.run(page(site, ""))
+        assert "Kim" in asyncio.run(page(site, "checkpoint", 200, **chosen))

@@ -184,7 +184,7 @@ def _listed_thread(key: ThreadKey, row: bytes, size: bytes | None) -> ListedThre
     try:
         found = thread_row(row, size or b"")
         if found.key != key:
-            raise ValueError(f"the row is that of {found.key.kind} thread {found.key.id!r}")  # noqa: TRY301 - as below
+            raise ValueError(f"the row is that of {found.key.kind} thread {found.key.id!r}")  # noqa: TRY301 - one place reports it
         return ListedThread(found, None)
     except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
         return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error))
