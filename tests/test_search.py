@@ -644,7 +644,7 @@ def test_a_damaged_index_is_built_anew(sql_url: str, damage: str, caplog: pytest
     with threadkeep.open(sql_url, read_only=True) as keep:
         found = keep.search("word")
         assert (found.hits, found.scanned) == (expected, 1)
-        assert "search index" in caplog.text
+        assert "`threadkeep search --drop` removes the index" in caplog.text
     with threadkeep.open(sql_url) as keep:
         assert both(keep, "word") == expected
     with threadkeep.open(sql_url, read_only=True) as keep:
