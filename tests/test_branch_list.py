@@ -406,7 +406,7 @@ def test_the_command_does_what_the_verbs_do(
     assert "c5" in result("--name", "c5", "cheap")
     assert [each["name"] for each in json.loads(result("--json"))] == [None, "cheap", None]
     assert "part after c2" in result("--compare", "c3", "cheap")
-    assert "changed a: 3 -> 5" in result("--compare", "c3", "cheap")
+    assert "~ a: 3 → 5" in result("--compare", "c3", "cheap")
     assert "would delete 2 checkpoints" in result("--delete", "cheap", "--dry-run")
     assert "--yes" in result("--delete", "cheap", code=2)
     assert "is the latest" in result("--delete", "c6", "--yes", code=2)

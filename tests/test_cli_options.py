@@ -285,20 +285,22 @@ def test_commands_options_and_threads_are_completed_and_nothing_a_shell_would_ru
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("command", "option", "given", "expected"),
     [
-        ("threadkeep search refund --kind ", ["graph", "cube"]),
-        ("threadkeep show t --kind c", ["cube"]),
-        ("threadkeep search --role h", ["human"]),
-        ("threadkeep threads --status i", ["idle", "interrupted"]),
-        ("threadkeep threads --order b", ["bytes"]),
-        ("threadkeep waiting --match ", ["any", "latest"]),
-        ("threadkeep usage --by m", ["model", "metadata:"]),
-        ("threadkeep sizes --by k", ["kind"]),
+        ("search", "kind", "", ["graph", "cube"]),
+        ("show", "kind", "c", ["cube"]),
+        ("search", "role", "h", ["human"]),
+        ("threads", "status", "i", ["idle", "interrupted"]),
+        ("threads", "order", "b", ["bytes"]),
+        ("waiting", "match", "", ["any", "latest"]),
+        ("usage", "by", "m", ["model", "metadata:"]),
+        ("sizes", "by", "k", ["kind"]),
     ],
 )
-def test_the_values_of_options_are_completed(words: str, expected: list[str]) -> None:
-    assert list(filter(None, completed(words))) == expected
+def test_the_values_of_options_are_completed(command: str, option: str, given: str, expected: list[str]) -> None:
+    (found,) = [param for param in COMMANDS[command].params if param.name == option]
+    context = COMMANDS[command].make_context(command, [], resilient_parsing=True)
+    assert [item.value for item in found.shell_complete(context, given)] == expected
 
 
 def test_completion_can_be_printed_and_installed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,7 @@ def piped(place: Place, *args: str, **environment: str) -> str:
         ("usage", "--by", "thread", "--by", "node", "--by", "metadata:who"),
         ("branches", THREAD),
         ("branches", THREAD, "--full-ids"),
+        ("branches", THREAD, "--compare", "latest", "latest~4", "--full-ids"),
         ("branches", HOSTILE),
         ("waiting",),
         ("flow", THREAD),

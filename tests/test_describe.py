@@ -685,3 +685,5 @@ def test_the_command_describes_and_lists(
     for wrong, message in (([], "nothing to change"), (["--title", " "], "--no-title"), (["--label", ""], "a label")):
         assert run(["describe", "t", *wrong, "--url", file]) == 2
         assert message in capsys.readouterr().err
+    assert run(["describe", "", "--title", "a", "--url", file]) == 2
+    assert "" not in command("threads", "--ids").split("\n")[:-1]

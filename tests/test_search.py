@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -644,7 +645,7 @@ def test_a_damaged_index_is_built_anew(sql_url: str, damage: str, caplog: pytest
     with threadkeep.open(sql_url, read_only=True) as keep:
         found = keep.search("word")
         assert (found.hits, found.scanned) == (expected, 1)
-        assert "search index" in caplog.text
+        assert "`threadkeep search --drop` removes the index" in caplog.text
     with threadkeep.open(sql_url) as keep:
         assert both(keep, "word") == expected
     with threadkeep.open(sql_url, read_only=True) as keep:
@@ -860,6 +861,22 @@ def test_the_command_searches_builds_and_drops(lasting_url: str, capsys: pytest.
     assert "shop/2" in command("cafe", "--build")
     assert run(["search", "--url", lasting_url]) == 2
     assert run(["search", "x", "--drop", "--url", lasting_url]) == 2
+
+
+def test_the_command_says_why_it_has_scanned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"k1:{base64.b64encode(bytes(32)).decode()}\n")
+    keys.chmod(0o600)
+    for name, options, reason in (
+        ("plain.db", [], ": not in the search index, or changed since (see --build)"),
+        ("plain.db", ["--scan"], ""),
+        ("sealed.db", ["--keys", str(keys)], ": an encrypted storage has no search index"),
+    ):
+        url = f"sqlite:///{tmp_path / name}"
+        with threadkeep.open(url, keys=threadkeep.Keys.from_file(keys) if "--keys" in options else None) as keep:
+            say(keep, "t", "a word")
+        assert run(["search", "word", *options, "--url", url]) == 0
+        assert f"scanned 1 thread{reason}" in capsys.readouterr().out.splitlines()
 
 
 def test_a_match_is_bold_and_stored_text_is_escaped(

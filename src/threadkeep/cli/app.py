@@ -119,6 +119,11 @@ def open_keep(
         yield keep
 
 
+def has_keys() -> bool:
+    """Return whether the command opens its storage with keys."""
+    return read_keys(_keys.get()) is not None
+
+
 @contextmanager
 def _url_origin_in_errors(url: str | None, kind: type[Exception]) -> Iterator[None]:
     """Add to errors where the URL comes from, unless it stands in the command."""

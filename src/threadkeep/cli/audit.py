@@ -30,6 +30,7 @@ from threadkeep.cli.options import (
     key_value,
 )
 from threadkeep.cli.output import (
+    Hanging,
     as_plain,
     damaged_lines,
     format_size,
@@ -144,7 +145,8 @@ def flow(
     if mermaid:
         typer.echo(found.mermaid(), nl=False)
     else:
-        print_result(found, map(Text, found.text().splitlines()), as_json=json)
+        lines = (Hanging(Text(), Text(line), Text("  ")) for line in found.text().splitlines())
+        print_result(found, lines, as_json=json)
 
 
 @app.command(epilog="Example: threadkeep activity --since 1d --by channel")

@@ -12,10 +12,12 @@ from rich.text import Text
 import threadkeep
 from threadkeep import BranchComparison, BranchInfo, DeletedBranch
 from threadkeep.cli.app import app, confirm, open_keep
+from threadkeep.cli.differences import difference_lines
 from threadkeep.cli.options import DryRun, FullIds, Json, Kind, KindName, Tenant, Thread, Url, Yes
 from threadkeep.cli.output import (
     NARROW,
     STATUS_STYLES,
+    Hanging,
     as_plain,
     console,
     format_size,
@@ -24,11 +26,11 @@ from threadkeep.cli.output import (
     one_line,
     print_ids,
     print_result,
-    shorten,
     table,
 )
 from threadkeep.plural import plural
 
+_INDENT = Text("  ")
 _ALWAYS = ("", "checkpoints", "step")
 """Columns that are shown even if nothing is in them."""
 _FOLDED = ("name", "next", "tags")
@@ -84,7 +86,7 @@ def branches(
             _name(keep, thread, name, ns, kind, dry_run=dry_run, json=json)
         elif compare is not None:
             compared = keep.compare_branches(thread, *compare, ns=ns, kind=kind)
-            print_result(compared, _compared_lines(compared), as_json=json)
+            print_result(compared, _compared_lines(compared, full_ids=full_ids), as_json=json)
         elif switch is not None:
             branch = keep.switch_branch(thread, switch, ns=ns, kind=kind, dry_run=dry_run)
             verb = "would switch" if dry_run else "switched"
@@ -156,22 +158,15 @@ def _branch_lines(branches: list[BranchInfo], *, full_ids: bool) -> Iterator[Ren
         yield Text(f"a wider terminal also shows: {', '.join(left_out)}", "dim")
 
 
-def _compared_lines(found: BranchComparison) -> Iterator[RenderableType]:
-    common = f"part after {found.common}" if found.common is not None else "have no checkpoint in common"
-    yield one_line(f"{_title(found.a)} and {_title(found.b)} {common}")
-    for branch, only in ((found.a, found.only_a), (found.b, found.only_b)):
-        yield one_line(f"  only {_title(branch)}: {plural(len(only), 'checkpoint')}")
-    for channel in found.diff.channels:
-        if not channel.is_internal:
-            for change in channel.changes:
-                sides = [shorten(side) for side in (change.before, change.after) if side is not None]
-                yield one_line(f"  {change.change} {change.path}: {' -> '.join(sides)}")
-    if found.diff.damaged:
-        yield Text(one_line(f"damaged: {', '.join(found.diff.damaged)}"), "yellow")
-
-
-def _title(branch: BranchInfo) -> str:
-    return branch.name or branch.head
+def _compared_lines(found: BranchComparison, *, full_ids: bool) -> Iterator[RenderableType]:
+    known = {found.a.head, found.b.head, *([found.common] if found.common is not None else ())}
+    names = id_names(known, full_ids=full_ids)
+    a, b = (each.name or names[each.head] for each in (found.a, found.b))
+    common = f"part after {names[found.common]}" if found.common is not None else "have no checkpoint in common"
+    yield Hanging(Text(), Text(one_line(f"{a} and {b} {common}")), _INDENT)
+    for sign, name, only in (("-", a, found.only_a), ("+", b, found.only_b)):
+        yield Hanging(Text(f"{sign} "), Text(one_line(f"only {name}: {plural(len(only), 'checkpoint')}")))
+    yield from difference_lines(found.diff)
 
 
 def _deleted_text(deleted: DeletedBranch) -> str:

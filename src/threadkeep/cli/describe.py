@@ -34,6 +34,8 @@ def describe(
     json: Json = False,
 ) -> None:
     """Set the title and labels of a thread, archive it, or bring it back. The thread need not exist yet."""
+    if not thread:  # a variable of a shell that is not set; the thread would be made
+        raise ValueError("the thread id is empty")
     if title is not None and no_title:
         raise ValueError("give --title or --no-title, not both")
     if title is not None and not title.strip():

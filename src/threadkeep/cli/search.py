@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep import SearchHit, SearchIndexResult, SearchResult
-from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.app import app, has_keys, open_keep
 from threadkeep.cli.chat import ROLE_STYLES
 from threadkeep.cli.completion import complete_from
 from threadkeep.cli.options import TIME, FullIds, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
@@ -27,6 +27,7 @@ from threadkeep.cli.output import (
 from threadkeep.plural import plural
 
 _INDENT = Text("  ")
+_NOT_INDEXED = "not in the search index, or changed since (see --build)"
 
 
 @app.command(epilog="Example: threadkeep search refund policy --role human --since 30d")
@@ -125,7 +126,7 @@ def search(
         if not found.complete:
             typer.echo("not all threads were read: see the output without --ids", err=True)
     else:
-        print_result(found, _lines(found, scan=scan, full_ids=full_ids), as_json=json)
+        print_result(found, _lines(found, why=_why_scanned(scan=scan), full_ids=full_ids), as_json=json)
 
 
 def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
@@ -134,7 +135,7 @@ def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
     yield from skipped_lines(built.skipped)
 
 
-def _lines(found: SearchResult, *, scan: bool, full_ids: bool) -> Iterator[RenderableType]:
+def _lines(found: SearchResult, *, why: str, full_ids: bool) -> Iterator[RenderableType]:
     names = id_names({hit.checkpoint for hit in found}, full_ids=full_ids)
     for hit in found:
         yield Hanging(Text(), _heading(hit, names[hit.checkpoint]), _INDENT)
@@ -142,11 +143,17 @@ def _lines(found: SearchResult, *, scan: bool, full_ids: bool) -> Iterator[Rende
     if not found.hits:
         yield "nothing found"
     if found.scanned:
-        why = "" if scan else ": not in the search index, or changed since (see --build)"
         yield Text(f"scanned {plural(found.scanned, 'thread')}{why}", "dim")
     if not found.complete and not found.skipped:
         yield Text("not all threads were read: raise --scan-limit", "yellow")
     yield from skipped_lines(found.skipped)
+
+
+def _why_scanned(*, scan: bool) -> str:
+    """Return why threads were scanned, unless the user asked for it."""
+    if scan:
+        return ""
+    return f": {'an encrypted storage has no search index' if has_keys() else _NOT_INDEXED}"
 
 
 def _heading(hit: SearchHit, checkpoint: str) -> Text:

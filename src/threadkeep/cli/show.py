@@ -16,6 +16,7 @@ import threadkeep
 from threadkeep.cli import chat, tree_drawing
 from threadkeep.cli.app import NEGATIVE, app, open_keep, resolve_namespace
 from threadkeep.cli.completion import complete_from
+from threadkeep.cli.differences import difference_lines, value_text
 from threadkeep.cli.options import (
     CHECKPOINT_HELP,
     FullIds,
@@ -53,10 +54,7 @@ from threadkeep.cli.output import (
     table,
     times_in_table,
 )
-from threadkeep.engine.history.conversation import is_chat
-from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
-from threadkeep.engine.log.plain import is_message
 from threadkeep.engine.threads.status import is_internal
 from threadkeep.errors import Corrupt, Missing
 
@@ -68,7 +66,6 @@ _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
 _LEAST_TITLE, _SHORTEST_TITLE = 16, 4
 """Columns are left out of a table of threads until titles have the first width. None is cut below the second."""
-_SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow"), "moved": (">", "cyan")}
 
 
 @app.command(epilog="Example: threadkeep threads --status interrupted --metadata user=ann")
@@ -456,41 +453,7 @@ def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind
 def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
     for sign, checkpoint in (("-", found.a), ("+", found.b)):
         yield Hanging(Text(f"{sign} "), chat.heading(checkpoint))
-    state = [channel for channel in found.channels if not channel.is_internal]
-    internal = [f"{channel.channel} {channel.change}" for channel in found.channels if channel.is_internal]
-    for channel in state:
-        yield Text()
-        yield Text(one_line(channel.channel), "bold").append(f"  {channel.change}", "not bold dim")
-        yield from (Hanging(Text("  "), _change_text(change), _INDENT) for change in channel.changes)
-    yield from chat.damaged_channel_lines(found.damaged)
-    if not found.is_complete:
-        yield "damaged in part: not everything could be compared"
-    elif not state:
-        yield "no differences in the state"
-    if internal:
-        yield Text(f"\nLangGraph's own channels: {one_line(', '.join(internal))}", "dim")
-
-
-def _change_text(change: threadkeep.ValueChange) -> Text:
-    sign, style = _SIGNS[change.change]
-    text = Text().append(f"{sign} ", f"bold {style}").append(one_line(change.path), style)
-    if change.was is not None:
-        return text.append(f" was {one_line(change.was)}")
-    if change.change == ADDED:
-        return text.append(": ").append_text(_value_text(change.after))
-    if change.change == REMOVED:
-        return text.append(": ").append_text(_value_text(change.before))
-    return (
-        text.append(": ").append_text(_value_text(change.before)).append(" → ").append_text(_value_text(change.after))
-    )
-
-
-def _value_text(value: Any) -> Text:
-    if is_message(value):
-        return Text("\n").join(chat.message_lines(value))
-    if is_chat(value):
-        return Text("\n").join([Text(), *(line for message in value for line in chat.message_lines(message))])
-    return Text(shorten(as_json_text(value), _WIDTH))
+    yield from difference_lines(found)
 
 
 @app.command(epilog="Example: threadkeep blame trip 'messages[-1].content'")
@@ -517,7 +480,7 @@ def blame(
 
 
 def _blame_lines(found: threadkeep.Blame) -> Iterator[RenderableType]:
-    text = Text().append(one_line(found.path), "bold").append(": ").append_text(_value_text(found.value))
+    text = Text().append(one_line(found.path), "bold").append(": ").append_text(value_text(found.value))
     yield Hanging(Text(), text, _INDENT)
     for name, value in _blame_facts(found):
         yield Hanging(Text(f"  {name:<12}", "dim"), Text(one_line(value)))

@@ -19,6 +19,7 @@ from threadkeep.engine.search.documents import ThreadDocuments, as_role, thread_
 from threadkeep.engine.search.hits import Condition, Ranked, SearchResult, best, first, hit
 from threadkeep.engine.search.query import Query, parse_query
 from threadkeep.engine.search.requests import (
+    REMEDY,
     ChangedThreads,
     CreateSearchIndex,
     DropSearchIndex,
@@ -178,9 +179,10 @@ def _search(session: Session, wanted: _Wanted, *, uses_index: bool) -> Work[Sear
 
 def _search_damaged_index(session: Session, wanted: _Wanted, error: Corrupt) -> Work[_BestMatches | None]:
     """Build a damaged index anew, and search it. None if this Keep may not write."""
-    _damage_logger.warning("the search index is damaged: %s", error)
     if session.transport.read_only:
+        _damage_logger.warning("the search index is damaged, so threads are scanned: %s; %s", error, REMEDY)
         return None
+    _damage_logger.warning("the search index is damaged, and is built anew: %s", error)
     yield from drop_search_index(session)
     return (yield from _search_index(session, wanted))
 

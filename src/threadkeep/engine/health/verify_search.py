@@ -9,18 +9,17 @@ from collections.abc import Iterator
 
 from threadkeep.engine.health.thread_scan import Problem
 from threadkeep.engine.search.documents import Document, ThreadDocuments, thread_documents
-from threadkeep.engine.search.requests import IndexedPage, IndexedThread
+from threadkeep.engine.search.requests import REMEDY, IndexedPage, IndexedThread
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Corrupt, Missing
 
 SEARCH = "search index"
-_REMEDY = "`threadkeep search --drop` removes the index, and `--build` builds it anew"
 
 
 def search_problem(message: str, thread: IndexedThread | None = None) -> Problem:
     """Return a problem of the index, with what to do."""
     key = thread.key if thread is not None else None
-    return Problem(SEARCH, f"{message}: {_REMEDY}", *((key.id, key.kind) if key is not None else ()))
+    return Problem(SEARCH, f"{message}: {REMEDY}", *((key.id, key.kind) if key is not None else ()))
 
 
 def page_problems(page: IndexedPage) -> Iterator[Problem]:

@@ -18,6 +18,8 @@ from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, 
 
 FORMAT = 2
 """The format of the documents in an index: one of another format is built anew."""
+REMEDY = "`threadkeep search --drop` removes the index, and `--build` builds it anew"
+"""What to do about a damaged index."""
 
 
 class ChangedThreads(NamedTuple):
