@@ -173,6 +173,7 @@ async def test_a_form_needs_the_token_and_the_cookie_of_one_of_our_pages(
         hidden = await send(http, action="delete", headers={"origin": "null", "sec-fetch-site": "cross-site"})
         assert "another site" in hidden.text
         assert (await http.post("/", data={})).status_code == 405
+        assert (await http.put("/")).text == "PUT is not allowed.\n"
         assert (await http.post("/change", content=b"x" * 2_000_000)).status_code == 413
     async with client(writable) as first, client(writable) as other:
         form = (await first.get("/change", params={**ADA, "action": "delete"})).text
@@ -277,6 +278,8 @@ async def test_only_the_tenant_of_the_keep_is_shown() -> None:
     assert "of one" in everything
     assert "of two" not in everything
     await page(site, "thread", 404, thread="of two")
+    assert "all tenants" not in await page(site, "health", verify=1)
+    assert "storage as a whole" not in await page(site, "sizes")
     await keep.aclose()
 
 
