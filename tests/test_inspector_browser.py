@@ -26,6 +26,13 @@ from threadkeep.inspector.inspected import Inspected
 SQLITE = pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
 """For a test of pages, to which the backend does not matter."""
 ADA = "/thread?thread=support%2Fada&kind=graph"
+MOVED = """new Promise(done => {
+  let moved = 0;
+  new PerformanceObserver(list => { for (const each of list.getEntries()) moved += each.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  requestAnimationFrame(() => requestAnimationFrame(() => done(moved)));
+})"""
+"""How much of the page has moved since it was drawn first, as browsers measure it: 0.1 and more disturbs readers."""
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -137,6 +144,7 @@ def test_the_slider_plays_the_state_forward(opened: Any, site: str) -> None:
     go(page, "/play?thread=support%2Fada")
     slider = page.get_by_role("slider")
     assert slider.input_value() == "0"
+    assert page.evaluate(MOVED) < 0.05, "nothing moves when the scripts have come"
     slider.fill("3")
     expect(page.locator("output")).to_have_text("4 of 8")
     expect(page.locator("#stage")).to_contain_text("Let me look at your order.")
