@@ -43,6 +43,7 @@ def in_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=15_000)
     with browsers.browser() as running:
         yield running
 
@@ -332,6 +333,8 @@ def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -
         in_thread(Chain(keep.checkpointer, "a new one").put, {"n": 0})
         expect(page.locator("#threads [data-row]").first).to_contain_text("a new one")
         expect(page.locator("#threads [data-row]")).to_have_count(101)
+        page.get_by_label("Live").uncheck()
+        page.wait_for_load_state("networkidle")
         go(page, "/thread?thread=long")
         rows = page.locator("#rows > [data-row]")
         expect(rows.first).to_have_attribute("aria-posinset", "1")
@@ -341,4 +344,5 @@ def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -
         assert rows.count() < 450, "only what is near the window is in the page"
         page.keyboard.press("Home")
         expect(rows.first).to_have_attribute("aria-posinset", "1")
+        page.wait_for_load_state("networkidle")
     in_thread(keep.close)
