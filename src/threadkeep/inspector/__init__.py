@@ -9,7 +9,7 @@
     foreign.py      databases of other savers, read into the memory of this process
     pages/          one module for each page: from a query to the data that its template shows
     rendering.py    the templates, and the filters and links that they use
-    templates/, static/   Jinja templates, one style sheet, one script; nothing is loaded from elsewhere
+    templates/, static/   Jinja templates, one style sheet, scripts; nothing is loaded from elsewhere
 
 A page calls verbs of the Keep and formats what they return; it knows nothing of HTTP. Nothing is changed except in the
 write mode, by `pages/change.py`. Needs the extra: pip install "threadkeep[inspect]".

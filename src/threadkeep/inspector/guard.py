@@ -68,7 +68,8 @@ class Guard:
         if host.casefold() not in self._hosts and "*" not in self._hosts:
             return _text(f"The host {host!r} is not allowed: pass allowed_hosts= to serve it.", 421)
         if request.method not in self._methods:
-            return _text(f"The inspector is read-only here: {request.method} is not allowed.", 405)
+            why = "" if "POST" in self._methods else "The inspector is read-only here: "
+            return _text(f"{why}{request.method} is not allowed.", 405)
         if self._authorize is None:
             return _text(NOT_MOUNTED_FOR_ANYONE, 403)
         if isinstance(self._authorize, LinkToken):

@@ -47,6 +47,11 @@ class Inspected:
         return "threadkeep" if self.url is None else without_passwords(self.url)
 
     @property
+    def tenant(self) -> str:
+        """The tenant that is shown; empty for the default one."""
+        return self.keep._session.tenant  # noqa: SLF001 - the same package
+
+    @property
     def import_command(self) -> str:
         """The command that imports a database of another saver."""
         return shlex.join(["threadkeep", "import", self.name, "--url", "sqlite:///keep.db"])
@@ -76,7 +81,7 @@ class Inspected:
         if self.foreign is not None:
             return None
         shown = {name: value for name, value in options.items() if value not in (None, "", [], {})}
-        tenant = self.keep._session.tenant  # noqa: SLF001 - the same package
+        tenant = self.tenant
         call = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in shown.items())])
         where = self.name if self.url is not None else "..."
         of = f", tenant={tenant!r}" if tenant else ""

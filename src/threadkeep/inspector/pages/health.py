@@ -7,6 +7,9 @@ from typing import Any
 from threadkeep.inspector.inspected import Inspected
 from threadkeep.inspector.query import QueryParameters
 
+_OF_ALL_TENANTS = ("contents",)
+"""Findings about all tenants, which an inspector of one does not show."""
+
 
 async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     """Show doctor's findings; with `verify`, check everything that is stored, or one thread."""
@@ -16,7 +19,9 @@ async def page(shown: Inspected, query: QueryParameters) -> dict[str, Any]:
     if query.flag("verify"):
         verified = await shown.keep.averify(thread, kind=kind) if thread else await shown.keep.averify()
     return {
-        "findings": await shown.keep.adoctor(),
+        "findings": [
+            each for each in await shown.keep.adoctor() if not (shown.tenant and each.name in _OF_ALL_TENANTS)
+        ],
         "place": place,
         "verified": verified,
         "snippet": shown.snippet("verify", *([thread] if thread else []), kind=kind),

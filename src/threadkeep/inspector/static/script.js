@@ -4,8 +4,6 @@ import { byId, fetchPage, problemIn, put, putFirstRows } from "./pages.js";
 import { Player } from "./player.js";
 import { VirtualList } from "./virtual_list.js";
 
-const root = document.documentElement;
-root.classList.add("js");
 const wide = matchMedia("(min-width: 68rem)");
 const REFRESH_MS = 3000, TYPING_MS = 200, KEYS_MS = 80;
 
