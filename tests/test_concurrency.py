@@ -1230,3 +1230,35 @@ def put_many(chain: Chain) -> None:
 async def put_many_async(chains: list[Chain]) -> None:
     for n in range(20, 40):
         await asyncio.gather(*[chain.aput({"n": n}) for chain in chains])
+
+
+BUSY_IMPORT = """
+import importlib, os, signal, sys, threading, time, warnings
+import threadkeep.keep
+warnings.simplefilter("ignore", DeprecationWarning)
+signal.alarm(60)
+name, begun, forking = "threadkeep.jobs.doctor", threading.Event(), threading.Event()
+assert name not in sys.modules
+class Slow:
+    def find_spec(self, wanted, path=None, target=None):
+        if wanted == name:
+            begun.set()
+            forking.wait()
+            time.sleep(0.1)  # so that a fork that does not wait comes first
+sys.meta_path.insert(0, Slow())
+importer = threading.Thread(target=importlib.import_module, args=[name])
+importer.start()
+begun.wait()
+os.register_at_fork(before=forking.set)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    importlib.import_module(name)
+    os._exit(0)
+importer.join()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_a_child_can_import_what_another_thread_was_importing_at_the_fork() -> None:
+    run(BUSY_IMPORT)

@@ -16,13 +16,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "threadkeep"
-EXTRAS = "vectors,demo,postgres,valkey,cube,deepagents,inspect,otel"
+FOR_OURSELVES = {"bench", "dev"}
+"""Extras that users do not install."""
 MOST_BYTES = 2_000_000
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"^(?:threadkeep|\.)(\[[\w,]+\])?$")
@@ -129,7 +131,8 @@ def check_first_steps(at: Environment) -> None:
 
 def check_extras(at: Environment) -> None:
     """Install everything and import every module."""
-    at.install(f"pip install threadkeep[{EXTRAS}] pytest")
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    at.install(f"pip install threadkeep[{','.join(sorted(listed.keys() - FOR_OURSELVES))}] pytest")
     _say(f"{at.run('python', '-c', IMPORT_ALL).strip()} with all extras: {at.megabytes():.0f} MB")
     _say(at.run("python", "-m", "pip", "check").strip())
 

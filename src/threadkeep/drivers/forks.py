@@ -7,9 +7,10 @@ they need them. This is the only module-level state, because the hook belongs to
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 
@@ -40,11 +41,23 @@ class _ForkHooks:
         for one in list(self._alive):
             one.before_fork()
             self._paused.append(one)
+        _finish_imports()
 
     def after(self, *, child: bool) -> None:
         while self._paused:
             self._paused.pop().after_fork(child=child)
         self._lock.release()
+
+
+def _finish_imports() -> None:
+    """Wait for imports of our modules that other threads have begun: in the child, their locks would stay locked.
+
+    Much is imported on use. An import that begins after this, in the moment before the fork, is not guarded.
+    """
+    imports: Any = importlib._bootstrap  # noqa: SLF001 - nothing public knows the locks
+    for name in list(imports._module_locks):  # noqa: SLF001
+        if name.startswith("threadkeep."):
+            imports._lock_unlock_module(name)  # noqa: SLF001
 
 
 _hooks = _ForkHooks()
