@@ -25,7 +25,7 @@ from mysql_servers import Server
 from processes import run as run_script
 from test_import_from_cube import assert_same_memories, remembered
 from threadkeep.cli.app import run
-from threadkeep.cli.inspect import _is_foreign
+from threadkeep.cli.foreign import is_foreign
 from threadkeep.errors import Unavailable
 from threadkeep.transfer.sources.detect import detect
 from tls_servers import certificates
@@ -320,6 +320,6 @@ def test_the_command_imports_from_mysql(
 
 
 def test_the_inspector_opens_a_mysql_database_as_one_of_another_saver(server: Server, written: str) -> None:
-    assert _is_foreign(server.url(written))
+    assert is_foreign(server.url(written))
     with pytest.raises(ValueError, match="no known tables"):
-        _is_foreign(server.url(server.fresh_database()))
+        is_foreign(server.url(server.fresh_database()))

@@ -34,7 +34,7 @@ import threadkeep
 from inspectors import HOST, always, page
 from screenshots import serving
 from threadkeep.cli.app import run
-from threadkeep.cli.inspect import _is_foreign
+from threadkeep.cli.foreign import is_foreign
 from threadkeep.cli.settings import as_url
 from threadkeep.inspector import foreign
 from threadkeep.inspector.application import inspector
@@ -186,10 +186,10 @@ def test_databases_of_other_savers_are_told_from_ours(tmp_path: Path) -> None:
         saver.setup()
     with threadkeep.open(f"sqlite:///{tmp_path}/ours.db") as keep:
         keep.setup()
-    assert _is_foreign(f"sqlite:///{tmp_path}/theirs.db")
-    assert not _is_foreign(f"sqlite:///{tmp_path}/ours.db")
-    assert not _is_foreign(f"sqlite:///{tmp_path}/missing.db")
-    assert not _is_foreign("memory://")
+    assert is_foreign(f"sqlite:///{tmp_path}/theirs.db")
+    assert not is_foreign(f"sqlite:///{tmp_path}/ours.db")
+    assert not is_foreign(f"sqlite:///{tmp_path}/missing.db")
+    assert not is_foreign("memory://")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -221,7 +221,7 @@ def opened(source: str) -> tuple[threadkeep.Keep, Any]:
 
 
 async def test_a_database_of_another_saver_is_shown_whole(theirs: str) -> None:
-    assert await asyncio.to_thread(_is_foreign, as_url(theirs))
+    assert await asyncio.to_thread(is_foreign, as_url(theirs))
     keep, site = await asyncio.to_thread(opened, theirs)
     first = await page(site, "")
     assert "Database of another saver" in first

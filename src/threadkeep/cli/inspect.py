@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import app, is_foreign_file, open_keep
+from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.foreign import is_foreign
 from threadkeep.cli.options import Json, Tenant, Url
 from threadkeep.cli.output import as_json_text, one_line
 from threadkeep.cli.settings import as_url
@@ -19,8 +20,6 @@ from threadkeep.errors import without_passwords
 
 if TYPE_CHECKING:
     from threadkeep.inspector.foreign import ForeignStorage
-
-_POSTGRES, _MYSQL = ("postgresql://", "postgres://"), ("mysql://", "mariadb://")
 
 
 @app.command(epilog="Example: threadkeep inspect agent.db")
@@ -115,7 +114,7 @@ def _is_loopback(host: str) -> bool:
 @contextmanager
 def _opened(url: str, tenant: str, *, write: bool) -> Iterator[tuple[threadkeep.Keep, ForeignStorage | None]]:
     """Open a storage of ours, or one of another saver by way of a Keep in memory."""
-    if _is_foreign(url):
+    if is_foreign(url):
         from threadkeep.inspector.foreign import ForeignStorage  # noqa: PLC0415 - on use
 
         if write:
@@ -126,22 +125,3 @@ def _opened(url: str, tenant: str, *, write: bool) -> Iterator[tuple[threadkeep.
         with open_keep(url, tenant, read_only=not write) as keep:
             keep.threads(limit=1, titles=False)  # what cannot be read at all ends the command, instead of each page
             yield keep, None
-
-
-def _is_foreign(url: str) -> bool:
-    """Return whether a database has no tables of threadkeep. ValueError if it has no known ones at all."""
-    from threadkeep.transfer.result import OWN_DATABASE  # noqa: PLC0415 - on use
-    from threadkeep.transfer.sources.detect import OwnError, detect  # noqa: PLC0415 - imports drivers
-
-    if url.startswith(_POSTGRES) and "schema=" not in url:  # the option is ours
-        try:
-            detect(url, OWN_DATABASE)
-        except OwnError:
-            return False
-        except ValueError:
-            pass  # it is not ours
-    elif not url.startswith(_MYSQL) and not is_foreign_file(url):
-        return False
-    for source in detect(url, None):
-        source.close()
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from threadkeep import SearchHit, SearchIndexResult, SearchResult
 from threadkeep.cli.app import app, has_keys, open_keep
 from threadkeep.cli.chat import ROLE_STYLES
 from threadkeep.cli.completion import complete_from
+from threadkeep.cli.foreign import is_foreign, read_foreign
 from threadkeep.cli.options import TIME, FullIds, Json, KindFilter, Match, Metadata, Prefix, Tenant, Url, key_value
 from threadkeep.cli.output import (
     Hanging,
@@ -24,6 +26,7 @@ from threadkeep.cli.output import (
     progress_bar,
     skipped_lines,
 )
+from threadkeep.cli.settings import as_url
 from threadkeep.plural import plural
 
 _INDENT = Text("  ")
@@ -84,7 +87,8 @@ def search(
 ) -> None:
     """Find what was said: messages and other text in the state of threads, best match first.
 
-    Without an index, or where threads changed since it was built, the threads are read, and the command says so.
+    Without an index, or where threads changed since it was built, the threads are read, and the command says so. The
+    databases of LangGraph's and CubeLoop's own savers are searched without an import: they are read into memory.
     """
     if drop and (build or words):
         raise ValueError("--drop deletes the index: pass neither --build nor words with it")
@@ -92,10 +96,14 @@ def search(
         raise ValueError("--ids prints the threads that a search finds: pass words with it")
     if not (drop or build or words):
         raise ValueError("search needs words, --build or --drop")
-    with (
-        open_keep(url, tenant, read_only=not (build or drop)) as keep,
-        progress_bar("threads", hidden=json or ids) as on_progress,
-    ):
+    foreign = not (build or drop) and is_foreign(as_url(url))
+    with ExitStack() as stack:
+        on_progress = stack.enter_context(progress_bar("threads", hidden=json or ids))
+        keep = stack.enter_context(
+            read_foreign(as_url(url), prefix=prefix, on_progress=on_progress)
+            if foreign
+            else open_keep(url, tenant, read_only=not (build or drop))
+        )
         if drop:
             dropped = keep.drop_search_index()
             lines = ["dropped the search index" if dropped else "there is no search index"]
@@ -117,7 +125,7 @@ def search(
             since=since,
             until=until,
             all_branches=all_branches,
-            scan=scan,
+            scan=scan or foreign,
             scan_limit=scan_limit,
             on_progress=on_progress,
         )
@@ -126,7 +134,9 @@ def search(
         if not found.complete:
             typer.echo("not all threads were read: see the output without --ids", err=True)
     else:
-        print_result(found, _lines(found, why=_why_scanned(scan=scan), full_ids=full_ids), as_json=json)
+        print_result(
+            found, _lines(found, why=_why_scanned(scan=scan, foreign=foreign), full_ids=full_ids), as_json=json
+        )
 
 
 def _built_lines(built: SearchIndexResult) -> Iterator[Text | str]:
@@ -149,8 +159,10 @@ def _lines(found: SearchResult, *, why: str, full_ids: bool) -> Iterator[Rendera
     yield from skipped_lines(found.skipped)
 
 
-def _why_scanned(*, scan: bool) -> str:
+def _why_scanned(*, scan: bool, foreign: bool) -> str:
     """Return why threads were scanned, unless the user asked for it."""
+    if foreign:
+        return ": this is the database of another saver"
     if scan:
         return ""
     return f": {'an encrypted storage has no search index' if has_keys() else _NOT_INDEXED}"
