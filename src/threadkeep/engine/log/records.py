@@ -558,7 +558,7 @@ def _pack_time(text: Any, time: int) -> Any:
     if not isinstance(text, str):
         return [text]
     fraction = text[20:26]
-    if len(text) == 32 and text.endswith("+00:00") and fraction.isdecimal() and fraction.isascii():  # noqa: PLR2004
+    if len(text) == 32 and text.endswith("+00:00") and fraction.isdecimal() and fraction.isascii():
         start = _start_of_second(text[:20])
         if start is not None and fraction != "000000":
             return time * 1000 - start - int(fraction)
