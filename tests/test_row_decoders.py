@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -68,7 +69,14 @@ slots = st.one_of(
     spilled,
 )
 times = st.integers(0, 1 << 41)
-stamps = st.one_of(st.just("2026-01-02T03:04:05.678901+00:00"), texts, st.none(), st.integers())
+UNUSUAL_TIMES = (
+    "2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05.000000+00:00", "2026-01-02 03:04:05.678901+00:00",
+    "2026-01-02T03:04:05,678901+00:00", "2026-01-02T24:00:00.678901+00:00", "2026-01-02T03:04:60.678901+00:00",
+    "2026-02-30T03:04:05.678901+00:00", "2026-W01-2T03:04:05.678901+00:00", "2026-01-02T03:04:05.67890\u00b2+00:00",
+    "2026-01-02T03:04:05.67890\u0663+00:00", "2026-01-02T03:04:05.678901+01:00", "2026-01-02T03:04:05.678901-00:00",
+)  # fmt: skip
+moments = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
+stamps = st.one_of(moments, moments, st.sampled_from(UNUSUAL_TIMES), texts, st.none(), st.integers())
 updated = st.one_of(st.none(), st.lists(names, max_size=3))
 usual_fields = st.fixed_dictionaries({"v": st.integers(1, 9), "ts": stamps, "updated_channels": updated})
 fields = st.one_of(
@@ -167,6 +175,19 @@ def test_channels_that_have_not_changed_for_long_take_a_byte_each() -> None:
         assert (found.versions, found.seen) == (channels, {NAMES[0]: channels})
         sizes.append(len(packed.body))
     assert sizes[1] == sizes[0] + 2 + 1, "the latest version, and the one that the others share"
+
+
+@given(st.datetimes(timezones=st.just(UTC)), times)
+@settings(deadline=None, max_examples=300)
+def test_a_time_is_packed_as_microseconds_before_that_of_the_row(moment: datetime, time: int) -> None:
+    exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert records._pack_time(moment.isoformat(), time) == time * 1000 - exact
+    assert records._unpack_time(time * 1000 - exact, time) == moment.isoformat()
+
+
+@pytest.mark.parametrize("text", UNUSUAL_TIMES[1:])
+def test_a_time_that_is_written_in_another_way_is_packed_as_it_is(text: str) -> None:
+    assert records._pack_time(text, 0) == text
 
 
 @given(checkpoints())

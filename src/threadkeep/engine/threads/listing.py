@@ -78,18 +78,9 @@ def query(
     parts = metadata.split(filter)
     tags = metadata.tags(parts.labels) if parts.labels else ()
     is_answered = not parts.own and len(tags) == len(parts.labels)
-    scan = ScanCheckpoints(
-        tenant,
-        kind,
-        limit=min(_FIRST_SLICE, limit) if is_answered and limit is not None else _FIRST_SLICE,
-        thread=thread,
-        ns=ns,
-        id=id,
-        before=before,
-        source=parts.source,
-        step=parts.step,
-        run=parts.run,
-        tags=tags,
+    first = min(_FIRST_SLICE, limit) if is_answered and limit is not None else _FIRST_SLICE
+    scan = ScanCheckpoints(  # by position, which takes a third of the time
+        tenant, kind, first, thread, ns, id, before, None, parts.source, parts.step, parts.run, tags
     )
     return new_tuple(ListQuery, (scan, filter, limit, is_answered))
 
