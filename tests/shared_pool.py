@@ -111,7 +111,7 @@ def open_keep(
     if shared is None:
         return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl, keys=keys, hide_ids=hide_ids)
     transport = SharedTransport(_owner(shared, group, vectors=index is not None)._session.transport.inner)
-    tenant = tenant or fresh_tenant()
+    tenant = fresh_tenant() if tenant is None else tenant
     encrypted = TenantTransport(transport, tenant, keys, hide_ids=hide_ids)
     session = Session(encrypted, tenant=tenant, caches=Caches(128 * 1024 * 1024))
     return Keep(session, KeepSerializer(allowed_types=()), index=index, ttl=ttl)
