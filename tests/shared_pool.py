@@ -17,7 +17,6 @@ from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
 from threadkeep.tenants.transport import TenantTransport
 
-
 _FILE = "sqlite:///"
 
 
