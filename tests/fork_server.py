@@ -6,6 +6,7 @@ a child of the process that requested it, which can wait for it as usual. Linux 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import json
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 SOURCE = Path(__file__).parents[1] / "src" / "threadkeep"
 _IMPORTED = (
@@ -127,6 +128,22 @@ def _become(request: dict[str, Any]) -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
+def _end(code: Any) -> NoReturn:
+    """End as an interpreter does, but leave its modules to the system: deleting them takes longer than most scripts."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        print("cannot flush stdout:", error, file=sys.stderr)
+        code = 120
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     import gc
     import importlib
@@ -138,4 +155,13 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     request = _serve_until_forked(socket.socket(fileno=int(sys.argv[1])))
-    exec(compile(request["script"], "<string>", "exec"), _become(request))
+    try:
+        exec(compile(request["script"], "<string>", "exec"), _become(request))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except SystemExit as end:
+        _end(end.code)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        _end(1)
+    _end(0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import postgres_servers
@@ -14,6 +16,8 @@ from threadkeep.engine.log.type_gate import KeepSerializer
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
 from threadkeep.tenants.transport import TenantTransport
+
+_FILE = "sqlite:///"
 
 
 class SharedTransport:
@@ -45,6 +49,16 @@ def schema() -> str:
 def cluster() -> str:
     """Return the URL of a Valkey prefix that tests of this process share, each in its own tenant."""
     return valkey_servers.shared().url()
+
+
+@cache
+def _empty_file() -> bytes:
+    """Return the bytes of a SQLite file that has all tables and no rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "empty.db"
+        with threadkeep.open(f"{_FILE}{file}") as keep:
+            keep.setup()
+        return file.read_bytes()
 
 
 def fresh_tenant() -> str:
@@ -87,13 +101,16 @@ def open_keep(
 ) -> Keep:
     """Open a Keep as `threadkeep.open` does, isolated from other tests. On a server, it is a tenant of shared tables.
 
-    For tests that do not look at tables, set-up or closing. On a server, Keeps with the same tenant share data.
+    For tests that do not look at tables, set-up or closing. On a server, Keeps with the same tenant share data. A new
+    SQLite file is a copy of one that has the tables: it takes longer to create them than to run most tests.
     """
     shared = shared_url(url)
+    if url.startswith(_FILE) and not (file := Path(url.removeprefix(_FILE))).exists():
+        file.write_bytes(_empty_file())
     if shared is None:
         return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl, keys=keys, hide_ids=hide_ids)
     transport = SharedTransport(_owner(shared, group, vectors=index is not None)._session.transport.inner)
-    tenant = tenant or fresh_tenant()
+    tenant = fresh_tenant() if tenant is None else tenant
     encrypted = TenantTransport(transport, tenant, keys, hide_ids=hide_ids)
     session = Session(encrypted, tenant=tenant, caches=Caches(128 * 1024 * 1024))
     return Keep(session, KeepSerializer(allowed_types=()), index=index, ttl=ttl)

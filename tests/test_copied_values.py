@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import shared_pool
 import threadkeep
 from checkpoint_chains import Chain, values_of
 from encrypted_keeps import KEYS
@@ -21,14 +22,15 @@ from threadkeep import errors
 from threadkeep.cli.app import run
 from threadkeep.engine.threads.origins import MAX_THREADS, Origin, read_origins
 
+pytestmark = pytest.mark.sampled(3)
 MODES: dict[str, dict[str, Any]] = {"plain": {}, "keys": {"keys": KEYS}, "hidden": {"keys": KEYS, "hide_ids": True}}
 
 
 @pytest.fixture(params=MODES)
 def stored(request: pytest.FixtureRequest, fresh_url: Callable[[], str]) -> Iterator[threadkeep.Keep]:
-    """A Keep with a LangGraph thread and a CubeLoop thread, with keys and without, as a tenant if it has keys."""
+    """A Keep with a LangGraph thread and a CubeLoop thread, with keys and without."""
     options = MODES[request.param]
-    with threadkeep.open(fresh_url(), **options, tenant="acme" if options else "") as keep:
+    with shared_pool.open_keep(fresh_url(), **options) as keep:
         write_thread(keep, "source")
         write_cube_thread(keep, "talk")
         yield keep

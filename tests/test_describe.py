@@ -67,6 +67,7 @@ async def describe_refunds(call: Caller, keep: threadkeep.Keep, thread: str = "t
 # --- set and listed
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_said_about_a_thread_is_listed_and_found(
@@ -469,6 +470,7 @@ async def test_tenants_see_their_own(url: str, call: Caller) -> None:
 # --- carried along
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_copies_and_forks_have_it_too(url: str, call: Caller, kind: str, options: dict[str, Any]) -> None:
@@ -514,6 +516,7 @@ async def told(call: Caller, keep: threadkeep.Keep) -> dict[str, Any]:
     return {each.id: (each.kind, *said_of(each)) for each in await call(keep, "threads", titles=False)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 async def test_exports_and_conversions_have_it_too(
     fresh_url: Callable[[], str], call: Caller, tmp_path: Path, options: dict[str, Any]

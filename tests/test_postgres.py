@@ -1053,7 +1053,9 @@ def lazy() -> Iterator[postgres_servers.Server]:
     with postgres_servers.fresh_server(
         {**postgres_servers.QUICK, "autovacuum": "off", "checkpoint_timeout": "1h"}
     ) as server:
-        ((writer,),) = server.execute("select pid from pg_stat_activity where backend_type = 'walwriter'")
+        query = "select pid from pg_stat_activity where backend_type = 'walwriter'"
+        assert postgres_servers.wait_until(lambda: bool(server.execute(query)), postgres_servers.TIMEOUT)
+        ((writer,),) = server.execute(query)
         os.kill(writer, signal.SIGSTOP)
         yield server
         os.kill(writer, signal.SIGCONT)

@@ -318,7 +318,7 @@ def test_the_sweeper_ends(url: str, how: str) -> None:
     else:
         del keep
         gc.collect()
-    assert postgres_servers.wait_until(lambda: sweepers() == [], 5)
+    assert postgres_servers.wait_until(lambda: sweepers() == [], postgres_servers.TIMEOUT)
     assert sweeping.done()
 
 
@@ -348,7 +348,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
         monkeypatch.setattr(transport, "write", fail_once)
         with caplog.at_level(logging.CRITICAL, "threadkeep.drivers.background"):
             keep.store.start_ttl_sweeper(SOON)
-            assert failed.wait(5)
+            assert failed.wait(postgres_servers.TIMEOUT)
             time.sleep(0.1)
         assert keep.sweep().memories == 0, "the second sweep had it"
 

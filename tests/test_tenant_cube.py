@@ -6,29 +6,32 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import shared_pool
 import threadkeep
 from threadkeep.adapters.cubeloop import KeepCube
 from threadkeep.conformance.cube_suite import *  # noqa: F403
 from threadkeep.conformance.cube_suite import Capabilities
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 
 @pytest.fixture
-def own_url(fresh_url: Callable[[], str]) -> str:
-    return fresh_url()
+def opening(url: str) -> Callable[[], threadkeep.Keep]:
+    """Return a function that opens a Keep on the data of one tenant."""
+    tenant = shared_pool.fresh_tenant()
+    return lambda: shared_pool.open_keep(url, tenant="").tenant(tenant, quota_bytes=1 << 40)
 
 
 @pytest.fixture
-def cube(own_url: str) -> Iterator[KeepCube]:
-    with threadkeep.open(own_url) as keep:
-        yield keep.tenant("one", quota_bytes=1 << 40).cube
+def cube(opening: Callable[[], threadkeep.Keep]) -> Iterator[KeepCube]:
+    with opening() as keep:
+        yield keep.cube
 
 
 @pytest.fixture
-def other_cube(own_url: str) -> Iterator[KeepCube]:
-    with threadkeep.open(own_url) as keep:
-        yield keep.tenant("one").cube
+def other_cube(opening: Callable[[], threadkeep.Keep]) -> Iterator[KeepCube]:
+    with opening() as keep:
+        yield keep.cube
 
 
 @pytest.fixture

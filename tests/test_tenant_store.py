@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+import shared_pool
 import threadkeep
 from moved_clock import MovedClock
 from threadkeep.conformance.store_suite import *  # noqa: F403
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 
 @pytest.fixture
@@ -19,25 +21,36 @@ def clock(moved_clock: MovedClock) -> MovedClock:
     return moved_clock
 
 
-@pytest.fixture
-def store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
-    with threadkeep.open(fresh_url()) as keep:
-        yield keep.tenant("one", quota_bytes=1 << 40).store
+Open = Callable[..., threadkeep.KeepStore]
 
 
 @pytest.fixture
-def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[threadkeep.KeepStore]:
-    with threadkeep.open(fresh_url(), index=index) as keep:
-        yield keep.tenant("one").store
+def opened(fresh_url: Callable[[], str]) -> Iterator[Open]:
+    """Return a function that returns the store of a new tenant."""
+    with ExitStack() as closing:
+
+        def open(*, quota_bytes: int | None = None, **options: Any) -> threadkeep.KeepStore:
+            keep = closing.enter_context(shared_pool.open_keep(fresh_url(), tenant="", **options))
+            return keep.tenant(shared_pool.fresh_tenant(), quota_bytes=quota_bytes).store
+
+        yield open
 
 
 @pytest.fixture
-def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
-    with threadkeep.open(fresh_url(), ttl={"refresh_on_read": True}) as keep:
-        yield keep.tenant("one").store
+def store(opened: Open) -> threadkeep.KeepStore:
+    return opened(quota_bytes=1 << 40)
 
 
 @pytest.fixture
-def text_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
-    with threadkeep.open(fresh_url(), index={"search": "text"}) as keep:
-        yield keep.tenant("one").store
+def embedding_store(opened: Open, index: Any) -> threadkeep.KeepStore:
+    return opened(index=index)
+
+
+@pytest.fixture
+def ttl_store(opened: Open) -> threadkeep.KeepStore:
+    return opened(ttl={"refresh_on_read": True})
+
+
+@pytest.fixture
+def text_store(opened: Open) -> threadkeep.KeepStore:
+    return opened(index={"search": "text"})

@@ -251,6 +251,7 @@ async def _answer(own: Own, verb: str, args: list[Any]) -> Any:
     return await own.remember(*args[:3], expired=len(args) > 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("caller", [SyncCaller(), AsyncCaller()], ids=["sync", "async"])
 def test_every_verb_answers_as_if_the_tenant_had_a_storage_of_its_own(
     keep: threadkeep.Keep, caller: Caller, request: pytest.FixtureRequest

@@ -143,6 +143,10 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
 );
 
 -- schema-8: everything since version 4, which threadkeep 0.1.0 had
+-- Views first: SQLite reads all of them again for each change of a table.
+DROP VIEW tk_v_activity;
+DROP VIEW tk_v_writes;
+DROP VIEW tk_v_sizes;
 ALTER TABLE tk_schema ADD COLUMN readable INTEGER;
 ALTER TABLE tk_schema ADD COLUMN writable INTEGER;
 UPDATE tk_schema SET readable = 8, writable = 8;
@@ -154,18 +158,17 @@ ALTER TABLE tk_vectors ADD COLUMN checksum INTEGER;
 -- A term is a word with a mark for its count, U+E000 plus the count: see `engine/memories/words.py`. Without positions
 -- the index takes a third of the space. The tokenizer `ascii` leaves all other letters alone.
 ALTER TABLE tk_memories ADD COLUMN words_check INTEGER;
-ALTER TABLE tk_words RENAME TO tk_old_words;
-CREATE VIRTUAL TABLE tk_old_terms USING fts5vocab(tk_old_words, instance);
+CREATE VIRTUAL TABLE tk_terms USING fts5vocab(tk_words, instance);
+CREATE TABLE tk_old_words AS
+SELECT o.doc, group_concat(o.word, ' ') AS words
+FROM (SELECT doc, term || char(57344 + min(count(*), 255)) AS word FROM tk_terms GROUP BY doc, term) AS o
+GROUP BY o.doc;
+DROP TABLE tk_words;
 CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, detail = none, tokenize = 'ascii'
 );
-INSERT INTO tk_words (rowid, words)
-SELECT o.doc, group_concat(o.word, ' ')
-FROM (SELECT doc, term || char(57344 + min(count(*), 255)) AS word FROM tk_old_terms GROUP BY doc, term) AS o
-GROUP BY o.doc;
-DROP TABLE tk_old_terms;
+INSERT INTO tk_words (rowid, words) SELECT doc, words FROM tk_old_words;
 DROP TABLE tk_old_words;
-CREATE VIRTUAL TABLE tk_terms USING fts5vocab(tk_words, instance);
 ALTER TABLE tk_threads ADD COLUMN family INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE tk_threads ADD COLUMN top_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
@@ -184,16 +187,13 @@ CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.
 BEGIN UPDATE tk_threads SET tick = new.updated >> 12 WHERE thread = new.thread; END;
 -- Paths and entries of writes may be shorter; those that look shorter by chance are marked.
 UPDATE tk_writes SET path = CAST(x'00' || path AS BLOB) WHERE substr(path, 1, 1) IN (x'00', x'01');
-DROP VIEW tk_v_activity;
-DROP VIEW tk_v_writes;
-DROP VIEW tk_v_sizes;
-{views-of-writes}
 -- Encryption: the key of a thread, of a tenant and of its partitions of memories; which memories are encrypted.
 -- Descriptions of threads.
 ALTER TABLE tk_threads ADD COLUMN sealed BLOB;
 ALTER TABLE tk_threads ADD COLUMN description TEXT;
-{view-of-threads-with-description}
 ALTER TABLE tk_memories ADD COLUMN sealed INTEGER;
+{view-of-threads-with-description}
+{views-of-writes}
 CREATE TABLE tk_tenants (
     tenant BLOB PRIMARY KEY,
     version INTEGER NOT NULL,
