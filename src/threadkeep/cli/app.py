@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -262,9 +263,13 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _misplaced_file(args: Sequence[str]) -> str | None:
-    """Return the first argument that is a file if no storage is named: `threadkeep threads agent.db`."""
+    """Return the first argument that is a file if no storage is named: `threadkeep threads agent.db`.
+
+    What follows an option may be its value, such as a file of keys.
+    """
     named = any(arg.partition("=")[0] == "--url" for arg in args)
-    return None if named else next((arg for arg in args[1:] if Path(arg).is_file()), None)
+    files = (arg for before, arg in pairwise(args) if not before.startswith("-") and Path(arg).is_file())
+    return None if named else next(files, None)
 
 
 def _error_text(error: Exception) -> str:

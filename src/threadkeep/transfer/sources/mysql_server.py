@@ -107,11 +107,7 @@ def _tls(
     verify_cert: bool | None = None,
     verify_identity: bool = False,
 ) -> SSLContext:
-<<<<<<< HEAD
     """Return what TLS must check. PyMySQL checks no certificate with `ssl_ca` alone, and no name without it."""
-=======
-    """Return what TLS must check. PyMySQL's options check no certificate with `ssl_ca`, and no name without it."""
->>>>>>> w20r
     context = create_default_context(cafile=ca)
     context.verify_flags &= ~VERIFY_X509_STRICT  # certificates that MySQL generates would not pass
     context.check_hostname = verify_identity
