@@ -147,6 +147,8 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
 DROP VIEW tk_v_activity;
 DROP VIEW tk_v_writes;
 DROP VIEW tk_v_sizes;
+DROP VIEW tk_v_checkpoints;
+DROP VIEW tk_v_threads;
 ALTER TABLE tk_schema ADD COLUMN readable INTEGER;
 ALTER TABLE tk_schema ADD COLUMN writable INTEGER;
 UPDATE tk_schema SET readable = 8, writable = 8;
@@ -193,6 +195,7 @@ ALTER TABLE tk_threads ADD COLUMN sealed BLOB;
 ALTER TABLE tk_threads ADD COLUMN description TEXT;
 ALTER TABLE tk_memories ADD COLUMN sealed INTEGER;
 {view-of-threads-with-description}
+{view-of-checkpoints}
 {views-of-writes}
 CREATE TABLE tk_tenants (
     tenant BLOB PRIMARY KEY,

@@ -79,8 +79,14 @@ SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thr
        t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
        t.step, t.source
 
+-- view-of-checkpoints: tk_v_checkpoints
+CREATE VIEW tk_v_checkpoints AS
+SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
+       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time, c.hidden,
+       length(c.body) AS body_bytes
+FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+
 -- view-of-threads-with-description: tk_v_threads since version 8
-DROP VIEW tk_v_threads;
 CREATE VIEW tk_v_threads AS
 {threads-in-view}, t.description
 FROM tk_threads t;
@@ -89,9 +95,5 @@ FROM tk_threads t;
 CREATE VIEW tk_v_threads AS
 {threads-in-view}
 FROM tk_threads t;
-CREATE VIEW tk_v_checkpoints AS
-SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
-       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time, c.hidden,
-       length(c.body) AS body_bytes
-FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+{view-of-checkpoints}
 {views-of-writes}
