@@ -244,6 +244,25 @@ def imports() -> dict[str, set[str]]:
     }
 
 
+def test_no_condition_is_entered_itself() -> None:
+    """A `with` on a Condition runs Python: Ctrl-C there leaves its lock locked. Enter the lock, which is written in C."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        conditions = {
+            ast.unparse(target)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("threading.Condition(")
+            for target in node.targets
+        }
+        entered = {
+            ast.unparse(each.context_expr)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With)
+            for each in node.items
+        }
+        assert not conditions & entered, path
+
+
 def test_there_are_no_import_cycles() -> None:
     graph = imports()
     for importer, module in ON_USE:

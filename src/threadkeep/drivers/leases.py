@@ -168,7 +168,7 @@ class ProcessLeases:
 
     def renew(self, lease: Renewable) -> None:
         """Renew a lease again and again, until it has ended, is lost, or nobody refers to it."""
-        with self._changed:
+        with self._lock:
             heappush(self._due, (time.monotonic() + lease.ttl / _RENEWALS_PER_TTL, next(self._numbers), ref(lease)))
             self._changed.notify()
             if self._is_renewing:
@@ -178,7 +178,7 @@ class ProcessLeases:
 
     def stop_renewing(self, lease: Renewable) -> None:
         """Stop renewing a lease."""
-        with self._changed:
+        with self._lock:
             self._due = [each for each in self._due if each[2]() is not lease]
             self._due.sort()
             self._changed.notify()
@@ -186,7 +186,7 @@ class ProcessLeases:
     def _renew_all(self) -> None:
         """Start each renewal when it is due. Ends when no lease is left."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._due:
                     self._is_renewing = False
                     return

@@ -19,7 +19,8 @@ class Timer:
 
     def __init__(self, submit: Callable[[Job], None]) -> None:
         self._submit = submit
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._jobs: list[tuple[float, int, Job]] = []
         self._numbers = count()
         self._is_running = False
@@ -27,7 +28,7 @@ class Timer:
 
     def after(self, seconds: float, job: Job) -> None:
         """Submit a job after so many seconds."""
-        with self._changed:
+        with self._lock:
             heappush(self._jobs, (time.monotonic() + seconds, next(self._numbers), job))
             self._changed.notify_all()
             if self._is_running:
@@ -43,14 +44,14 @@ class Timer:
 
     def wait(self) -> None:
         """Wait until no job waits, and the thread has ended."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._is_running)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._jobs:
                     self._is_running = False
                     self._changed.notify_all()

@@ -44,7 +44,8 @@ class OwnPool:
         self._connect = connect
         self.min_size = min_size
         self.max_size = max_size
-        self._changed = threading.Condition()  # reentrant: a signal handler may use the pool, too
+        self._lock = threading.RLock()  # reentrant: a signal handler may use the pool, too
+        self._changed = threading.Condition(self._lock)
         self._idle: deque[PostgresCursor] = deque()
         self._made: WeakSet[PostgresCursor] = WeakSet()
         """All connections, idle or lent. One that an interrupted caller lost is collected, and does not count."""
@@ -75,7 +76,7 @@ class OwnPool:
         cursor = self.take_idle()
         if cursor is not None:
             return cursor
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             must_wait, since = not self._has_room(), time.monotonic()
             try:
@@ -122,14 +123,14 @@ class OwnPool:
         if self._closed or cursor.made_at < self._good_since:  # since it was compared above
             self._remove_idle()
         elif self._waiting:
-            with self._changed:
+            with self._lock:
                 self._changed.notify()
 
     def _put_checked(self, cursor: PostgresCursor, now: float) -> None:
         """Take a connection back that may be broken or old, and look for others like it."""
         status = cursor.connection.pgconn.transaction_status
         if status in _LOST:
-            with self._changed:
+            with self._lock:
                 self._good_since = max(self._good_since, cursor.lent_at)
         if status != _IDLE or now > cursor.expires_at:
             self.discard(cursor)
@@ -144,7 +145,7 @@ class OwnPool:
         try:
             cursor.connection.close()
         finally:
-            with self._changed:
+            with self._lock:
                 self._made.discard(cursor)
                 self._changed.notify()
 
@@ -161,12 +162,12 @@ class OwnPool:
                 self.discard(cursor)
             else:
                 self._idle.append(cursor)
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def fill(self) -> None:
         """Make connections in the background until there are `min_size`. After an error, leave it to the next use."""
-        with self._changed:
+        with self._lock:
             if self._size() >= self.min_size or self._filling is not None or self._closed:
                 return
             self._filling = threading.Thread(target=self._fill, name="threadkeep-connect", daemon=True)
@@ -174,7 +175,7 @@ class OwnPool:
 
     def close(self, timeout: float) -> None:
         """Close all connections; one that is lent is closed when it comes back. Wait for `fill` at most `timeout`."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             filling = self._filling
@@ -199,7 +200,7 @@ class OwnPool:
         try:
             cursor = self._connect()
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._being_made -= 1
                 if isinstance(error, psycopg.Error):
                     self._away_until, self._away_error = time.monotonic() + _AWAY_SECONDS, (type(error), str(error))
@@ -208,7 +209,7 @@ class OwnPool:
         now = time.monotonic()
         cursor.made_at = cursor.lent_at = now
         cursor.expires_at = now + _LIFETIME * (0.95 + 0.05 * random())  # noqa: S311 - no secret
-        with self._changed:
+        with self._lock:
             self._made.add(cursor)
             self._being_made -= 1
         if self._size() < self.min_size:
@@ -218,7 +219,7 @@ class OwnPool:
     def _fill(self) -> None:
         try:
             while True:
-                with self._changed:
+                with self._lock:
                     if self._size() >= self.min_size or self._closed:
                         return
                     self._being_made += 1
@@ -226,5 +227,5 @@ class OwnPool:
         except psycopg.Error:
             return  # whoever needs a connection reports it
         finally:
-            with self._changed:
+            with self._lock:
                 self._filling = None
