@@ -438,6 +438,19 @@ def test_the_command_shows_the_text_of_a_question_and_all_of_one_without(
     assert '"question"' not in shown
 
 
+def test_a_question_that_is_nested_deep_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question: Any = {"note": 1}
+    for _ in range(240):
+        question = {"inner": question}
+    url = f"sqlite:///{tmp_path}/keep.db"
+    with threadkeep.open(url) as keep:
+        start(keep, asking(question))
+    assert question_text(question) is None
+    assert run(["waiting", "--ids", "--url", url]) == 0
+    assert run(["waiting", "--url", url]) == 0
+    assert "inner" in capsys.readouterr().out
+
+
 def test_a_damaged_thread_is_left_out_with_a_warning(
     tmp_path: Path, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -54,10 +54,11 @@ def _finish_imports() -> None:
 
     Much is imported on use. An import that begins after this, in the moment before the fork, is not guarded.
     """
-    imports: Any = importlib._bootstrap  # noqa: SLF001 - nothing public knows the locks
-    for name in list(imports._module_locks):  # noqa: SLF001
-        if name.startswith("threadkeep."):
-            imports._lock_unlock_module(name)  # noqa: SLF001
+    imports: Any = importlib._bootstrap  # noqa: SLF001 - nothing public knows the locks; a later Python may rename them
+    wait = getattr(imports, "_lock_unlock_module", None)
+    for name in list(getattr(imports, "_module_locks", ())):
+        if wait is not None and name.startswith("threadkeep."):
+            wait(name)
 
 
 _hooks = _ForkHooks()

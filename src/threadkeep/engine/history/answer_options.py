@@ -39,18 +39,23 @@ class AnswerOption:
 def question_text(question: Any) -> str | None:
     """Return the text of a question: the question itself, or the first field of it or of its parts that is named so.
 
-    The texts of several questions are joined, one a line. None if there is none.
+    The texts of several questions are joined, one a line. None if there is none, or only in parts that are nested deep.
     """
+    return _question_text(question, 0)
+
+
+def _question_text(question: Any, depth: int) -> str | None:
+    if depth > _MAX_DEPTH:
+        return None
     if isinstance(question, list):
-        return (
-            "\n".join(text for each in question if isinstance(each, Mapping) and (text := question_text(each))) or None
-        )
+        texts = (_question_text(each, depth + 1) for each in question if isinstance(each, Mapping))
+        return "\n".join(filter(None, texts)) or None
     if not isinstance(question, Mapping):
         return _text(question)
     own = next((text for name in _TEXTS if (text := _text(question.get(name)))), None)
     lists = (question[name] for name in _SEVERAL if isinstance(question.get(name), list))
     parts = (*lists, *(inner for inner in question.values() if isinstance(inner, Mapping)))
-    return own or next((text for inner in parts if (text := question_text(inner))), None)
+    return own or next((text for inner in parts if (text := _question_text(inner, depth + 1))), None)
 
 
 def options_of(question: Any, schema: Any = None) -> tuple[AnswerOption, ...]:
