@@ -95,6 +95,15 @@ def opened(browser: Browser) -> Iterator[Callable[[str], Page]]:
     assert (elsewhere, complaints) == ([], [])
 
 
+@contextmanager
+def shown(opened: Callable[[str], Page], inspected: Inspected) -> Iterator[Page]:
+    """Serve an inspector of its own, and open it. The page is closed before the server: it may still load something."""
+    with serving(inspected) as link:
+        page = opened(link)
+        yield page
+        page.close()
+
+
 def go(page: Page, path: str) -> None:
     page.goto(page.evaluate("location.origin") + path)
 
@@ -286,8 +295,7 @@ def test_a_database_of_another_saver_opens_without_an_import(opened: Any, tmp_pa
         in_thread(foreign_savers.fill_saver, saver)
     before = None if server else Path(url).read_bytes()
     keep = threadkeep.open("memory://")
-    with serving(Inspected(keep, url=url, foreign=ForeignStorage(url, keep))) as link:
-        page = opened(link)
+    with shown(opened, Inspected(keep, url=url, foreign=ForeignStorage(url, keep))) as page:
         expect(page.locator(".banner.foreign")).to_contain_text("threadkeep import")
         expect(page.locator("#threads [data-row]")).to_have_count(3)
         page.get_by_role("link", name="asked").click()
@@ -298,8 +306,7 @@ def test_a_database_of_another_saver_opens_without_an_import(opened: Any, tmp_pa
 
 def test_changes_are_asked_about_in_a_form(opened: Any, filled: threadkeep.Keep) -> None:
     in_thread(filled.copy, "support/grace", "to change")
-    with serving(Inspected(filled, write=True)) as link:
-        page = opened(link)
+    with shown(opened, Inspected(filled, write=True)) as page:
         expect(page.locator(".banner.write")).to_be_visible()
         go(page, "/thread?thread=to+change&kind=graph")
         page.locator("#panel").get_by_role("link", name="Tag…", exact=True).click()
@@ -324,8 +331,7 @@ def test_long_lists_are_fetched_while_one_scrolls(opened: Any, tmp_path: Path) -
         return keep
 
     keep = in_thread(write)
-    with serving(Inspected(keep)) as link:
-        page = opened(link)
+    with shown(opened, Inspected(keep)) as page:
         expect(page.locator("#threads [data-row]")).to_have_count(50)
         page.keyboard.press("End")
         expect(page.locator("#threads [data-row]")).to_have_count(100)

