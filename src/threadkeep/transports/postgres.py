@@ -36,6 +36,7 @@ from threadkeep.engine import health, memories
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.requests import Batch, Commit, DropThread, LoadedRows, LoadSeveral
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
+from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable, WrongKey
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
 from threadkeep.transports.migration_log import log_migration
@@ -277,6 +278,8 @@ class PostgresServer:
                 return reply
         if isinstance(request, LoadSeveral):
             return self._load_several(cursor, request)
+        if isinstance(request, LoadTenant) and not self._options.by_thread:
+            return cursor.run(self._backend.load_tenant(request))
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
         return cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))

@@ -59,6 +59,7 @@ from threadkeep.engine.requests import (
     ScannedCheckpoint,
     ranges_of,
 )
+from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Request
 from threadkeep.value import Value
@@ -585,6 +586,13 @@ class PostgresDialect(SqlBackend):
             return parse_rows(request, lambda: scanned_checkpoints(self, rows))
 
         return Statement(typed, parameters, read)
+
+    def load_tenant(self, request: LoadTenant) -> Statement:
+        """Return the load of a tenant's row as one statement: after others, a connection keeps no plans."""
+        typed, parameters = self.typed(self.sql["tenant"], {"tenant": to_bytes(request.tenant)}, keeps_plan=True)
+        return Statement(
+            typed, parameters, lambda rows: sql.tenants.read_tenant_row(request.tenant, rows[0]) if rows else None
+        )
 
     def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def _load_tenant(db: SqlContext, request: LoadTenant) -> TenantRow | None:
     row = db.one("tenant", tenant=to_bytes(request.tenant))
-    return None if row is None else _read_row(request.tenant, row)
+    return None if row is None else read_tenant_row(request.tenant, row)
 
 
-def _read_row(tenant: str, row: Row) -> TenantRow:
+def read_tenant_row(tenant: str, row: Row) -> TenantRow:
     """Read a row of the block `tenant`. Corrupt if it is damaged: SQLite does not check the types of what it reads."""
     version, sealed, *records = row
     if (
