@@ -33,6 +33,7 @@ from threadkeep.engine.requests import (
     LoadThreadRows,
     ScanCheckpoints,
 )
+from threadkeep.engine.tenants.requests import LoadTenant
 from threadkeep.engine.threads import metadata
 from threadkeep.plan import Failure
 from threadkeep.transports.postgres import PostgresServer
@@ -182,6 +183,8 @@ def test_a_connection_keeps_plans_until_it_runs_another_statement(url: str) -> N
     load = LoadCheckpoints(KEYS[0], (CheckpointRef("", None),))
     for _ in range(3):
         server.read(load)
+    assert plan_mode(server) == ("force_generic_plan",)
+    assert server.read(LoadTenant("")) is None, "which a Keep without keys asks when a thread is not there"
     assert plan_mode(server) == ("force_generic_plan",)
     server.read(ListThreads("", "updated", 5))
     assert plan_mode(server) == ("auto",)
